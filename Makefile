@@ -1,0 +1,51 @@
+# Needs Python 3.11 or newer and make; everything else is installed into .venv.
+
+PYTHON ?= python3
+BIN := .venv/bin
+TESTS := tests/unit tests/integration tests/faults
+LUA := build/lua
+
+.PHONY: help demo test test-all lint bench clean
+.DELETE_ON_ERROR:
+
+help:  ## say what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/demo.stamp  ## show it at work: a server, GPU workers, a beat, real tasks, a killed worker
+	$(BIN)/python -m celery_gpulease.demo
+
+test: .venv/dev.stamp  ## run the tests of every day
+	$(BIN)/python -m pytest $(TESTS) -m "not long"
+
+test-all: .venv/dev.stamp  ## run every test that needs no Docker, those of every day and the long ones
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: .venv/dev.stamp  ## check style, types, architecture and the Lua scripts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@command -v luacheck >/dev/null || { echo "luacheck is missing: apt-get install lua-check, or luarocks install luacheck" >&2; exit 1; }
+	rm -rf $(LUA)
+	$(BIN)/python -m celery_gpulease.ledger.scripts $(LUA)
+	luacheck --no-color $(LUA)
+
+bench: .venv/dev.stamp  ## print the performance table
+	$(BIN)/python -m tests.benchmarks
+
+clean:  ## remove all that was made here
+	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/demo.stamp: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo]'
+	@touch $@
+
+.venv/dev.stamp: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch .venv/demo.stamp $@  # dev brings all that the demo needs

@@ -1,0 +1,7 @@
+"""Where leases, tickets and lines live: the only code that speaks Redis."""
+
+from __future__ import annotations
+
+from celery_gpulease.ledger.ledger import Ledger
+
+__all__ = ["Ledger"]

@@ -1,0 +1,70 @@
+"""The keys in Redis. `lua/include/keys.lua` builds the same names inside the scripts.
+
+Each stands after `gpulease_key_prefix` (`gpu:`); times are the server's, in milliseconds.
+
+==================== ======== ==========================================================================================
+key                  type     what
+==================== ======== ==========================================================================================
+lease:<gpu>          string   the lease: its value is the holder's token, it always has a TTL. Its presence is *busy*
+claim:<gpu>          hash     whose lease it is: ticket, token, fence, state (claimed, started, tail), claimed_ms,
+                              started_ms, delivery. Outlives the lease, so that a dead holder's task is known
+fence:<gpu>          integer  grows with every claim of this GPU: max(last + 1, now)
+deadlines            zset     gpu by its lease's deadline
+ticket:<id>          hash     one holding of one task: task_id, task, pool, pin, priority, score, eta_ms, expires_ms,
+                              held_ms, state, deliveries, returns, gpu, token, why, attempts, superseded; from START:
+                              nonce, acks_late, limit, stores_result
+message:<id>         string   the ticket's message, ready to send but for two holes. Apart from the ticket, whose hash
+                              stays small enough for Redis' compact encoding
+returned:<id>        set      the GPUs on which the ticket was claimed and not started
+task:<task id>       set      the tickets of a task id
+pending:<pool>       zset     a line: tickets by priority * 2^45 + arrival
+pinned:<gpu>         zset     the line of one GPU, which is served first
+waiting:<pool>       zset     an index of both kinds of line: tickets by arrival
+scheduled            zset     tickets by the time when they are due
+scheduled_count      hash     pool → how many of them
+expiring             zset     waiting tickets by the time when they expire
+ending               zset     tickets whose end must still be written outside Redis, by when to try (again)
+ended                zset     ids of tickets that ended in the last 15 minutes
+arrival              integer  the last arrival number
+free:<pool>          zset     an index, never the truth: GPUs believed free, by since when
+gpus, heartbeats     zset     the registry: gpu by its worker's ttl, and by its heartbeat
+device:<gpu>         hash     what its worker said of it: host, index, uuid, alias, pools, ttl_ms, heartbeat_ms; and its
+                              last report: running (a token), reported_ms
+names                hash     any name of a GPU → its id
+worker:<gpu>         string   presence: the living worker of this GPU (JSON), with a TTL
+closed:<gpu>         hash     why no claim is made: drain, closing, quarantine (reason) and until_ms
+want:<gpu>           string   a foreign program's wish: while it exists nobody claims this GPU
+pulse                hash     at, gpu: anybody's last heartbeat; grace_until: until when nothing started is reaped
+turn:reconcile       string   who reconciles now
+journal              stream   what happened to whom
+counters             hash     totals of the same
+here:<gpu>           channel  wakes the worker of this GPU
+==================== ======== ==========================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Builds keys for Python's side: only those that no script reaches."""
+
+    prefix: str
+
+    def lease(self, gpu: str) -> str:
+        """The lease of a GPU; other programs rely on this name."""
+        return f"{self.prefix}lease:{gpu}"
+
+    def here(self, gpu: str) -> str:
+        """The channel that wakes the worker of a GPU."""
+        return f"{self.prefix}here:{gpu}"
+
+    def lease_channel(self, gpu: str, database: int) -> str:
+        """The channel on which Redis says what happens to the lease of a GPU."""
+        return f"__keyspace@{database}__:{self.lease(gpu)}"
+
+    def named(self, kind: str, name: str = "") -> str:
+        """A key of this kind, `pending:<pool>` say, or one without a name, `scheduled`."""
+        return f"{self.prefix}{kind}:{name}" if name else f"{self.prefix}{kind}"

@@ -1,0 +1,287 @@
+"""The ledger: every change of state is one Lua operation, atomic, by the server's clock."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from celery_gpulease.ledger import scripts
+from celery_gpulease.ledger.connection import connect, in_our_words
+from celery_gpulease.ledger.keys import Keys
+
+if TYPE_CHECKING:
+    import redis
+
+    from celery_gpulease.model import Claim, Device, Held, Presence
+    from celery_gpulease.settings import Settings
+
+#: Milliseconds after which a reconciler's turn ends by itself.
+TURN_MS: Final = 60_000
+
+
+@dataclass(frozen=True)
+class Agenda:
+    """What is due: seconds until each, None for never; `lapsed` are GPUs whose lease's deadline has passed."""
+
+    now_ms: int
+    deadline: float | None
+    due: float | None
+    ending: float | None
+    lapsed: list[str]
+
+
+@dataclass(frozen=True)
+class Closed:
+    """Why a claim was not made; `lease_ms` is what is left of the lease in the way (-1: it has no TTL, -2: none)."""
+
+    reason: str
+    lease_ms: int
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A ticket whose end must be written outside Redis, and why: expired, lease_lost, unstarted."""
+
+    ticket: str
+    task_id: str
+    task: str
+    why: str
+    deliveries: int
+    message: str
+
+
+class Ledger:
+    """Speaks to the Redis that holds leases and lines.
+
+    Any reply may be lost after the script ran: every operation is safe to repeat with the same arguments. All raise
+    LedgerUnavailable where Redis does not answer.
+
+    Args:
+        settings: Where it is, and how its keys begin.
+        queue_prefix: What stands before a queue's name in the broker's Redis (kombu's `global_keyprefix`).
+    """
+
+    def __init__(self, settings: Settings, queue_prefix: str = "") -> None:
+        self.settings = settings
+        self.keys = Keys(settings.key_prefix)
+        self.route = f"{queue_prefix}gpu."
+        self._scripts: dict[str, Any] = {}
+
+    @cached_property
+    def client(self) -> redis.Redis:
+        """The connection pool; it survives a fork (redis-py makes new connections in the child)."""
+        return connect(
+            self.settings.redis_url,
+            self.settings.redis_options,
+            decode_responses=True,
+            encoding_errors="replace",
+        )
+
+    # the road of a ticket
+
+    def hold(self, held: Held) -> str:
+        """Puts a finished message in its line and gives it to a free GPU, if there is one.
+
+        Returns:
+            'held', 'scheduled' (not due yet), 'claimed', 'known' (a repeated call), or 'lost': the run that sends this
+            in its own place is not current any more, and nothing was held.
+        """
+        return str(self._claiming("hold", **asdict(held))[0])
+
+    def claim(self, gpu: str) -> Closed | str | None:
+        """Takes work for a GPU, by its own worker: the ticket, None when nobody waits, or why it is closed."""
+        answer = self._claiming("claim", gpu=gpu)
+        if answer[0] == "closed":
+            return Closed(answer[1], int(answer[2]))
+        return str(answer[1]) if answer[0] == "claimed" else None
+
+    def start(self, claim: Claim, nonce: str, *, acks_late: bool, limit: int, stores_result: bool) -> str:
+        """Takes a routed ticket over, just before it runs.
+
+        Args:
+            claim: What the routed message says.
+            nonce: Of this request; the same one may ask again.
+            acks_late: May it run again when its worker dies?
+            limit: How often it is given out at most.
+            stores_result: Does its result go to the backend?
+
+        Returns:
+            'run'; 'twice' (another request has it), 'stale' (the claim is over), 'foreign' (a stranger took the GPU, the
+            ticket is back in line) or 'unknown' (there is no such ticket): the message is dropped.
+        """
+        answer = self._call(
+            "start",
+            gpu=claim.gpu,
+            ticket=claim.ticket,
+            token=claim.token,
+            nonce=nonce,
+            acks_late=int(acks_late),
+            limit=limit,
+            stores_result=int(stores_result),
+        )
+        return str(answer[0])
+
+    def renew(self, claim: Claim) -> str:
+        """Keeps a run's lease for another ttl.
+
+        Returns:
+            'renewed', 'regained' (it had lapsed), 'robbed' (a stranger has the GPU, just noticed), 'tail' (it runs on
+            without its lease), 'lost' (it runs elsewhere), 'ended', 'unstarted' or 'flushed' (Redis knows nothing).
+        """
+        answer = self._call(
+            "renew",
+            gpu=claim.gpu,
+            ticket=claim.ticket,
+            token=claim.token,
+            fence=claim.fence,
+            route=self.route,
+        )
+        return str(answer[0])
+
+    def release(self, claim: Claim) -> str:
+        """Gives the lease back and ends the ticket: 'released', 'ended' (before), 'lost' or 'unknown'."""
+        answer = self._call("release", gpu=claim.gpu, ticket=claim.ticket, token=claim.token, route=self.route)
+        return str(answer[0])
+
+    def requeue(self, claim: Claim, why: str, *, counted: bool) -> str:
+        """Puts a ticket back at its old place: 'pending', 'claimed' (again), 'ending', 'ended' or 'stale'.
+
+        Args:
+            claim: Of the run, or of the claim that did not start.
+            why: For the journal.
+            counted: Does it count as a delivery? A death does; what the task or a shutdown asked for does not.
+        """
+        answer = self._claiming(
+            "requeue",
+            gpu=claim.gpu,
+            ticket=claim.ticket,
+            token=claim.token,
+            why=why,
+            counted=int(counted),
+        )
+        return str(answer[0])
+
+    def reap(self, gpu: str) -> str:
+        """Takes up what a dead holder left: 'reaped', 'held' (it is not over), 'grace', 'tail' or 'none'."""
+        return str(self._claiming("reap", gpu=gpu)[0])
+
+    def promote(self) -> tuple[int, int]:
+        """Lets what is due enter its line and what has expired go to its end; how many of both."""
+        promoted, expired = self._claiming("promote")
+        return int(promoted), int(expired)
+
+    # ends outside Redis
+
+    def end(self, ticket: str = "") -> Ending | None:
+        """Takes the next ticket whose end is to be written, or this one; nobody else gets it for 30 seconds."""
+        while True:
+            answer = self._call("end", ticket=ticket)
+            if answer[0] == "end":
+                return Ending(*answer[1:5], int(answer[5]), answer[6])
+            if answer[0] == "none":
+                return None
+
+    def finish(self, ticket: str) -> str:
+        """The end is written: 'ended', or 'stale' when it was before."""
+        return str(self._call("finish", ticket=ticket)[0])
+
+    # the worker of a GPU
+
+    def join(self, device: Device, pools: tuple[str, ...], presence: Presence) -> list[str]:
+        """Registers a GPU: ['joined'], ['in_use', presence of the other], or ['named', the other GPU]."""
+        answer = self._call(
+            "join",
+            gpu=device.id,
+            instance=presence.instance,
+            presence=json.dumps(asdict(presence)),
+            alias=device.alias,
+            index=device.index,
+            uuid=device.uuid,
+            host=device.host,
+            pools=",".join(pools),
+            ttl_ms=round(self.settings.lease_ttl * 1000),
+            heartbeat_ms=round(self.settings.heartbeat_interval * 1000),
+        )
+        return list(map(str, answer))
+
+    def report(self, gpu: str, presence: Presence, running: Claim | None, grace: float) -> str:
+        """Says that the worker lives and what it runs.
+
+        Args:
+            gpu: Its id.
+            presence: Of the worker.
+            running: The claim that it runs or is about to run.
+            grace: Seconds after which a claim that was not started is routed once more.
+
+        Returns:
+            'present', 'rerouted', 'unregistered' (join again) or 'taken' (another worker serves this GPU).
+        """
+        answer = self._call(
+            "report",
+            gpu=gpu,
+            instance=presence.instance,
+            presence=json.dumps(asdict(presence)),
+            running_token=running.token if running else "",
+            grace_ms=round(grace * 1000),
+            route=self.route,
+        )
+        return str(answer[0])
+
+    def close(self, gpu: str, presence: Presence) -> None:
+        """The worker stops: nothing new from now on, and what it did not start goes back."""
+        self._claiming("leave", gpu=gpu, instance=presence.instance, phase="closing")
+
+    def leave(self, gpu: str, presence: Presence) -> None:
+        """The worker has stopped: the GPU is offline, and what still ran goes back."""
+        self._claiming("leave", gpu=gpu, instance=presence.instance, phase="gone")
+
+    def agenda(self) -> Agenda:
+        """What is due, and when to look again."""
+        now, deadline, due, ending, lapsed = self._call("agenda")
+        seconds = [None if one == -1 else one / 1000 for one in (deadline, due, ending)]
+        return Agenda(now, *seconds, lapsed)
+
+    # operators and the reconciler
+
+    def drain(self, gpu: str, *, drained: bool) -> str | None:
+        """No new work for a GPU, or work again: its id, None where it is unknown."""
+        answer = self._claiming("drain", gpu=gpu, drained=int(drained))
+        return None if answer[0] == "unknown" else str(answer[1])
+
+    def take_turn(self, who: str) -> bool:
+        """One reconciler at a time: True when it is our turn now."""
+        with in_our_words("reconcile"):
+            return bool(self.client.set(self.keys.named("turn", "reconcile"), who, nx=True, px=TURN_MS))
+
+    def end_turn(self) -> None:
+        """Our turn is over."""
+        with in_our_words("reconcile"):
+            self.client.delete(self.keys.named("turn", "reconcile"))
+
+    def wake(self, what: str) -> bool:
+        """Tells the worker whose heartbeat was last; False when nobody listens."""
+        with in_our_words("wake"):
+            gpu = self.client.hget(self.keys.named("pulse"), "gpu")
+            return bool(gpu and self.client.publish(self.keys.here(str(gpu)), what))
+
+    def inspect(self, gpu: str, *, change: bool) -> list[Any]:
+        """One GPU as the reconciler finds it; with `change`, the index of free GPUs is put right."""
+        return self._call("inspect", gpu=gpu, change=int(change))
+
+    # how a script is called
+
+    def _claiming(self, name: str, **values: Any) -> list[Any]:
+        """A script that may make a claim: it needs a seed for tokens and the queues' name."""
+        return self._call(name, **values, seed=uuid.uuid4().hex, route=self.route)
+
+    def _call(self, name: str, **values: Any) -> list[Any]:
+        script = self._scripts.get(name)
+        one = scripts.source(name)
+        if script is None:
+            script = self._scripts[name] = self.client.register_script(one.text)
+        with in_our_words(name):
+            answer: list[Any] = script(keys=[self.keys.prefix], args=scripts.arguments_of(one, values))
+        return answer

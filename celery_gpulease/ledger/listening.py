@@ -1,0 +1,100 @@
+"""The subscription of one worker: its lease's key and its own channel, with a watchdog for half-open connections."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from celery_gpulease.ledger.connection import connect, in_our_words
+
+if TYPE_CHECKING:
+    from redis.client import PubSub
+
+    from celery_gpulease.ledger.ledger import Ledger
+
+#: Seconds between our pings, and without any answer until the connection is given up: redis-py's own health check
+#: never notices a half-open connection (facts/redis.md, section 6).
+PING_EVERY: Final = 2.0
+SILENCE_LIMIT: Final = 6.0
+
+
+class Subscription:
+    """Waits for what concerns one GPU.
+
+    Every (re)subscription means that events may have been missed: `wait` returns 'subscribed', and its caller looks at
+    everything again. Subscribe messages are therefore never ignored.
+    """
+
+    def __init__(self, ledger: Ledger, gpu: str) -> None:
+        settings = ledger.settings
+        self._client = connect(
+            settings.redis_url,
+            settings.redis_options,
+            socket_connect_timeout=1.0,
+            socket_timeout=2.0,
+            retry=Retry(NoBackoff(), 0),
+        )
+        database = int(self._client.connection_pool.connection_kwargs.get("db") or 0)
+        self._lease_channel = ledger.keys.lease_channel(gpu, database).encode()
+        self._here = ledger.keys.here(gpu).encode()
+        self._pubsub: PubSub | None = None
+        self._heard = self._pinged = 0.0
+
+    def wait(self, seconds: float) -> str | None:
+        """What happened: 'subscribed', 'lease' (its key vanished), a word from `here`, or None after `seconds`.
+
+        Raises:
+            LedgerUnavailable: The connection is gone; the next call makes another one.
+        """
+        deadline = time.monotonic() + seconds
+        try:
+            with in_our_words("listen"):
+                if self._pubsub is None:
+                    self._subscribe()
+                while (left := deadline - time.monotonic()) > 0:
+                    if word := self._next(min(left, PING_EVERY)):
+                        return word
+        except BaseException:
+            self.close()
+            raise
+        return None
+
+    def close(self) -> None:
+        """Gives the connection back."""
+        pubsub, self._pubsub = self._pubsub, None
+        if pubsub is not None:
+            pubsub.close()
+
+    def _subscribe(self) -> None:
+        self._pubsub = self._client.pubsub()
+        self._pubsub.subscribe(self._lease_channel, self._here)
+        self._heard = self._pinged = time.monotonic()
+
+    def _next(self, seconds: float) -> str | None:
+        assert self._pubsub is not None  # noqa: S101
+        message = self._pubsub.get_message(timeout=seconds)
+        now = time.monotonic()
+        if message is None:
+            self._watch(now)
+            return None
+        self._heard = now
+        if message["type"] == "subscribe":
+            return "subscribed" if message["channel"] == self._here else None
+        if message["type"] != "message":
+            return None
+        data = message["data"].decode(errors="replace")
+        if message["channel"] == self._here:
+            return str(data)
+        return "lease" if data in ("del", "expired", "evicted", "rename_from", "move_from") else None
+
+    def _watch(self, now: float) -> None:
+        if now - self._heard > SILENCE_LIMIT:
+            message = f"no answer for {SILENCE_LIMIT:g} s"
+            raise redis.exceptions.ConnectionError(message)
+        if now - self._pinged >= PING_EVERY and self._pubsub is not None:
+            self._pinged = now
+            self._pubsub.ping()

@@ -1,0 +1,19 @@
+-- No new work for this GPU by order, or work again. Survives restarts of its worker.
+-- KEYS: prefix
+-- ARGV: gpu drained seed route
+-- Returns: {'drained' | 'undrained', gpu id} | {'unknown'}
+-- include: dispatch
+local drained, seed, route = ARGV[2], ARGV[3], ARGV[4]
+local gpu = pinned_gpu(ARGV[1])
+
+if redis.call('EXISTS', key('device', gpu)) == 0 then
+  return { 'unknown' }
+end
+if drained == '1' then
+  redis.call('HSET', key('closed', gpu), 'drain', 1)
+  mark_busy(gpu)
+  return { 'drained', gpu }
+end
+redis.call('HDEL', key('closed', gpu), 'drain')
+claim_next(gpu, false, seed, route)
+return { 'undrained', gpu }

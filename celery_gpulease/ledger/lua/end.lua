@@ -1,0 +1,23 @@
+-- Hands one ticket to whoever writes its end outside Redis; for 30 s nobody else gets it. After 10 tries it is given up.
+-- KEYS: prefix
+-- ARGV: ticket
+-- Returns: {'end', ticket, task_id, task, why, deliveries, message} | {'none'} | {'gave_up', ticket, task_id}
+-- include: ticket
+local ticket = ARGV[1]
+local TRY_EVERY_MS, TRIES = 30000, 10
+
+if ticket == '' then
+  ticket = redis.call('ZRANGEBYSCORE', ENDING, '-inf', NOW, 'LIMIT', 0, 1)[1]
+end
+if not ticket or redis.call('HGET', key('ticket', ticket), 'state') ~= 'ending' then
+  return { 'none' }
+end
+local t = redis.call('HMGET', key('ticket', ticket), 'task_id', 'task', 'why', 'deliveries')
+if redis.call('HINCRBY', key('ticket', ticket), 'attempts', 1) > TRIES then
+  note('gave_up', ticket, '', t[3])
+  redis.call('ZREM', ENDING, ticket)
+  end_ticket(ticket)
+  return { 'gave_up', ticket, t[1] }
+end
+redis.call('ZADD', ENDING, NOW + TRY_EVERY_MS, ticket)
+return { 'end', ticket, t[1], t[2], t[3], t[4], redis.call('GET', key('message', ticket)) }

@@ -1,0 +1,45 @@
+-- Holds a finished message: in its pool's line, or until it is due; then gives it to a free GPU, if there is one.
+-- KEYS: prefix
+-- ARGV: ticket task_id task pool pin priority eta_ms expires_ms message run_ticket run_token seed route
+-- Returns: {'held' | 'scheduled' | 'claimed' | 'known' | 'lost'}
+-- include: dispatch
+local ticket, task_id, task, pool, pin, priority, eta_ms, expires_ms, message, run_ticket, run_token, seed, route =
+  unpack(ARGV)
+local name = key('ticket', ticket)
+
+if redis.call('EXISTS', name) == 1 or redis.call('ZSCORE', ENDED, ticket) then
+  return { 'known' }
+end
+if run_ticket ~= '' then -- sent from inside a run, in its own place: a retry, or a replacement
+  local run = redis.call('HMGET', key('ticket', run_ticket), 'state', 'token')
+  if run[2] ~= run_token or (run[1] ~= 'started' and run[1] ~= 'tail') then
+    return { 'lost' }
+  end
+  redis.call('HSET', key('ticket', run_ticket), 'superseded', 1)
+end
+
+redis.call('SET', key('message', ticket), message)
+redis.call('HSET', name, 'task_id', task_id, 'task', task, 'pool', pool, 'pin', pin, 'priority', priority,
+  'eta_ms', eta_ms, 'expires_ms', expires_ms, 'held_ms', NOW, 'deliveries', 0, 'returns', 0)
+redis.call('SADD', key('task', task_id), ticket)
+
+if tonumber(eta_ms) > NOW then
+  local next_due = redis.call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]
+  redis.call('HSET', name, 'state', 'scheduled')
+  redis.call('ZADD', SCHEDULED, eta_ms, ticket)
+  redis.call('HINCRBY', SCHEDULED_COUNT, pool, 1)
+  if tonumber(expires_ms) > 0 then
+    redis.call('ZADD', EXPIRING, expires_ms, ticket)
+  end
+  note('scheduled', ticket, '', pool)
+  if not next_due or tonumber(eta_ms) < tonumber(next_due) then -- one listener must wake earlier than it thinks
+    redis.call('PUBLISH', key('here', redis.call('HGET', PULSE, 'gpu') or ''), 'due')
+  end
+  return { 'scheduled' }
+end
+
+put_in_line(ticket)
+note('held', ticket, '', pool)
+dispatch_ticket(ticket, seed, route)
+local state = redis.call('HGET', name, 'state')
+return { state == 'claimed' and 'claimed' or 'held' }

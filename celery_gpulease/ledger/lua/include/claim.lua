@@ -1,0 +1,73 @@
+-- include: gpu ticket message
+-- CLAIM and ROUTE: the lease of a free GPU for whoever is first in its lines. `route` is the queues' key up to the GPU's
+-- id, `seed` makes the tokens of this call unlike any other's.
+local EXPIRED_PER_CALL = 16
+
+local function next_fence(gpu)
+  local fence = math.max((tonumber(redis.call('GET', key('fence', gpu))) or 0) + 1, NOW)
+  redis.call('SET', key('fence', gpu), string.format('%.0f', fence))
+  return fence
+end
+
+-- Pinned tickets first (by the id, then by the other name), then the pools in their order.
+local function lines_of(gpu)
+  local device = redis.call('HMGET', key('device', gpu), 'alias', 'pools')
+  local lines = { key('pinned', gpu) }
+  if device[1] and device[1] ~= gpu then
+    lines[#lines + 1] = key('pinned', device[1])
+  end
+  for pool in string.gmatch(device[2] or '', '[^,]+') do
+    lines[#lines + 1] = key('pending', pool)
+  end
+  return lines
+end
+
+-- The first ticket that has not expired, or nil. What has expired goes to its end.
+local function first_in_line(gpu)
+  for _, line in ipairs(lines_of(gpu)) do
+    for _ = 1, EXPIRED_PER_CALL do
+      local ticket = redis.call('ZRANGE', line, 0, 0)[1]
+      if not ticket then
+        break
+      end
+      local expires_ms = tonumber(redis.call('HGET', key('ticket', ticket), 'expires_ms')) or 0
+      if expires_ms == 0 or expires_ms > NOW then
+        return ticket
+      end
+      take_out(ticket)
+      mark_ending(ticket, 'expired')
+    end
+  end
+  return nil
+end
+
+local function claim_for(ticket, gpu, seed, route)
+  local fence = next_fence(gpu)
+  local token = string.format('%s-%.0f', seed, fence)
+  local name = key('ticket', ticket)
+  local delivery = redis.call('HINCRBY', name, 'deliveries', 1)
+  hold_lease(gpu, token)
+  redis.call('HSET', key('claim', gpu), 'ticket', ticket, 'token', token, 'fence', fence, 'state', 'claimed',
+    'claimed_ms', NOW, 'delivery', delivery)
+  take_out(ticket)
+  redis.call('HSET', name, 'state', 'claimed', 'gpu', gpu, 'token', token)
+  mark_busy(gpu)
+  redis.call('LPUSH', route .. gpu, assemble(ticket, gpu, token, fence, delivery))
+  note('claimed', ticket, gpu, '')
+  return token
+end
+
+-- Replies with a word and, when it is 'claimed', the ticket: 'closed' (not claimable), 'idle' (nobody waits).
+local function claim_next(gpu, own, seed, route)
+  if not is_claimable(gpu, own) then
+    mark_busy(gpu)
+    return 'closed'
+  end
+  local ticket = first_in_line(gpu)
+  if not ticket then
+    mark_free(gpu)
+    return 'idle'
+  end
+  claim_for(ticket, gpu, seed, route)
+  return 'claimed', ticket
+end

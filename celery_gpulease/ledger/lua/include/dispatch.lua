@@ -1,0 +1,38 @@
+-- include: claim
+-- Gives whoever waits in a pool to the GPUs that are free, or believed to be.
+local GPUS_PER_CALL = 8
+
+local function dispatch_pool(pool, seed, route)
+  for _ = 1, GPUS_PER_CALL do
+    local gpu = redis.call('ZRANGE', key('free', pool), 0, 0)[1]
+    if not gpu or claim_next(gpu, false, seed, route) == 'idle' then
+      return
+    end
+  end
+end
+
+-- The GPU that a pin names: by its id, or by its other name.
+local function pinned_gpu(pin)
+  return redis.call('HGET', NAMES, pin) or pin
+end
+
+local function dispatch_ticket(ticket, seed, route)
+  local t = redis.call('HMGET', key('ticket', ticket), 'pool', 'pin')
+  if not t[1] then
+    return
+  end
+  if t[2] == '' then
+    dispatch_pool(t[1], seed, route)
+  elseif redis.call('EXISTS', key('device', pinned_gpu(t[2]))) == 1 then
+    claim_next(pinned_gpu(t[2]), false, seed, route)
+  end
+end
+
+-- Another GPU's claim that nobody started: its lease and message go, the ticket is the caller's to place.
+local function unclaim(gpu, route)
+  local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token')
+  redis.call('LREM', route .. gpu, 0, routed_message(gpu))
+  redis.call('HINCRBY', key('ticket', claim[1]), 'deliveries', -1)
+  drop_claim(gpu, claim[2])
+  mark_free_if_claimable(gpu)
+end

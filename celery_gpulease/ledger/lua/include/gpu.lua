@@ -1,0 +1,68 @@
+-- include: keys time journal
+-- What is true of a GPU: whether its worker lives, whether it may be claimed, and the index of free ones.
+local function pools_of(gpu)
+  return string.gmatch(redis.call('HGET', key('device', gpu), 'pools') or '', '[^,]+')
+end
+
+-- The index of free GPUs is never the truth: a claim looks at the lease.
+local function mark_free(gpu)
+  for pool in pools_of(gpu) do
+    redis.call('ZADD', key('free', pool), 'NX', NOW, gpu)
+  end
+end
+
+local function mark_busy(gpu)
+  for pool in pools_of(gpu) do
+    redis.call('ZREM', key('free', pool), gpu)
+  end
+end
+
+-- Presence alone is up to a ttl old; a subscription alone outlives a power cut. So both, where the server lets us ask.
+local function is_alive(gpu)
+  if redis.call('EXISTS', key('worker', gpu)) == 0 then
+    return false
+  end
+  local count = redis.pcall('PUBSUB', 'NUMSUB', key('here', gpu))
+  return count.err ~= nil or tonumber(count[2]) > 0
+end
+
+-- Why no claim is made, or nil. A quarantine ends by itself.
+local function why_closed(gpu)
+  local closed = redis.call('HMGET', key('closed', gpu), 'drain', 'closing', 'quarantine', 'until_ms')
+  if closed[3] and tonumber(closed[4]) <= NOW then
+    redis.call('HDEL', key('closed', gpu), 'quarantine', 'until_ms')
+    closed[3] = false
+  end
+  return (closed[1] and 'drain') or (closed[2] and 'closing') or (closed[3] and 'quarantine') or nil
+end
+
+-- `own`: the GPU's worker asks for itself and needs no proof that it lives.
+local function is_claimable(gpu, own)
+  return redis.call('EXISTS', key('lease', gpu), key('want', gpu), key('claim', gpu)) == 0
+    and not why_closed(gpu)
+    and (own or is_alive(gpu))
+end
+
+-- The claim is over; the lease key goes when it is still this claim's.
+local function drop_claim(gpu, token)
+  if redis.call('GET', key('lease', gpu)) == token then
+    redis.call('DEL', key('lease', gpu))
+  end
+  if redis.call('HGET', key('claim', gpu), 'token') == token then
+    redis.call('DEL', key('claim', gpu))
+    redis.call('ZREM', DEADLINES, gpu)
+  end
+end
+
+local function mark_free_if_claimable(gpu)
+  if is_claimable(gpu, false) then
+    mark_free(gpu)
+  end
+end
+
+-- The lease is `token`'s for another ttl, from now by the server's clock.
+local function hold_lease(gpu, token)
+  local ttl_ms = tonumber(redis.call('HGET', key('device', gpu), 'ttl_ms')) or 30000
+  redis.call('SET', key('lease', gpu), token, 'PX', ttl_ms)
+  redis.call('ZADD', DEADLINES, NOW + ttl_ms, gpu)
+end

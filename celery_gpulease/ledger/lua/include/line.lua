@@ -1,0 +1,46 @@
+-- include: keys time
+-- The lines: where a ticket waits for a GPU, in order of priority and arrival.
+local PRIORITY_STEP = 2 ^ 45
+
+local function line_of(pool, pin)
+  if pin ~= '' then
+    return key('pinned', pin)
+  end
+  return key('pending', pool)
+end
+
+-- A number that grows with every ticket that enters a line, near to now * 8.
+local function next_arrival()
+  local arrival = math.max((tonumber(redis.call('GET', ARRIVAL)) or 0) + 1, NOW * 8)
+  redis.call('SET', ARRIVAL, string.format('%.0f', arrival))
+  return arrival
+end
+
+-- Puts a ticket at its place; `score` is nil when it enters a line for the first time.
+local function put_in_line(ticket, score)
+  local t = redis.call('HMGET', key('ticket', ticket), 'pool', 'pin', 'priority', 'expires_ms')
+  if not score then
+    score = tonumber(t[3]) * PRIORITY_STEP + next_arrival()
+    redis.call('HSET', key('ticket', ticket), 'score', string.format('%.0f', score))
+  end
+  redis.call('ZADD', line_of(t[1], t[2]), score, ticket)
+  redis.call('ZADD', key('waiting', t[1]), (score % PRIORITY_STEP) / 8, ticket)
+  if tonumber(t[4]) > 0 then
+    redis.call('ZADD', EXPIRING, t[4], ticket)
+  end
+  redis.call('HSET', key('ticket', ticket), 'state', 'pending')
+end
+
+-- Takes a ticket out of the place where it waits: a line, or the schedule.
+local function take_out(ticket)
+  local t = redis.call('HMGET', key('ticket', ticket), 'pool', 'pin', 'state')
+  redis.call('ZREM', EXPIRING, ticket)
+  if t[3] == 'scheduled' then
+    if redis.call('ZREM', SCHEDULED, ticket) == 1 then
+      redis.call('HINCRBY', SCHEDULED_COUNT, t[1], -1)
+    end
+    return
+  end
+  redis.call('ZREM', line_of(t[1], t[2]), ticket)
+  redis.call('ZREM', key('waiting', t[1]), ticket)
+end

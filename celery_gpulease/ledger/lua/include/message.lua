@@ -1,0 +1,20 @@
+-- include: keys
+-- Puts a held message together: two holes are filled, nothing is decoded (cjson would change numbers and empty lists).
+local QUEUE_HOLE, CLAIM_HOLE = '\1', '\2'
+
+local function fill(message, hole, value)
+  local at = string.find(message, hole, 1, true)
+  return string.sub(message, 1, at - 1) .. value .. string.sub(message, at + 1)
+end
+
+local function assemble(ticket, gpu, token, fence, delivery)
+  local message = redis.call('GET', key('message', ticket))
+  local claim = string.format('{"gpu": "%s", "token": "%s", "fence": %.0f, "delivery": %d}', gpu, token, fence, delivery)
+  return fill(fill(message, QUEUE_HOLE, 'gpu.' .. gpu), CLAIM_HOLE, claim)
+end
+
+-- The message of this GPU's present claim, as ROUTE sent it.
+local function routed_message(gpu)
+  local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'fence', 'delivery')
+  return assemble(claim[1], gpu, claim[2], tonumber(claim[3]), tonumber(claim[4]))
+end

@@ -1,0 +1,20 @@
+-- include: keys time
+-- After an outage every deadline is past although every worker lives: for a while nothing started is reaped.
+local function notice_outage()
+  local pulse = redis.call('HMGET', PULSE, 'at', 'grace_until')
+  local shortest = redis.call('ZRANGE', GPUS, 0, 0, 'WITHSCORES')[2]
+  local at, granted = tonumber(pulse[1]), tonumber(pulse[2]) or 0
+  -- one grace for one silence: a reaper that no heartbeat follows must not grant it for ever
+  if at and shortest and NOW - at > tonumber(shortest) / 2 and granted <= at then
+    local longest = tonumber(redis.call('ZREVRANGE', HEARTBEATS, 0, 0, 'WITHSCORES')[2] or 0)
+    granted = NOW + longest + 2000
+    redis.call('HSET', PULSE, 'grace_until', granted)
+  end
+  return granted
+end
+
+-- Somebody's heartbeat reached the server.
+local function beat_pulse(gpu)
+  notice_outage()
+  redis.call('HSET', PULSE, 'at', NOW, 'gpu', gpu)
+end

@@ -1,0 +1,61 @@
+-- include: line journal
+-- The ends of a ticket, and its way back to the line.
+local REMEMBERED_MS = 15 * 60 * 1000
+local RETURNS_LIMIT = 10
+
+-- The ticket has ended: it is forgotten but for its id, so that a repeated HOLD does nothing.
+local function end_ticket(ticket)
+  local task_id = redis.call('HGET', key('ticket', ticket), 'task_id')
+  redis.call('ZADD', ENDED, NOW, ticket)
+  if task_id then
+    redis.call('SREM', key('task', task_id), ticket)
+  end
+  redis.call('DEL', key('ticket', ticket), key('message', ticket), key('returned', ticket))
+  local old = redis.call('ZRANGEBYSCORE', ENDED, '-inf', NOW - REMEMBERED_MS, 'LIMIT', 0, 4)
+  if #old > 0 then
+    redis.call('ZREM', ENDED, unpack(old))
+  end
+end
+
+-- The end must still be written outside Redis (result backend, callbacks): a worker does that, then FINISH.
+local function mark_ending(ticket, why)
+  redis.call('ZADD', ENDING, NOW, ticket)
+  redis.call('HSET', key('ticket', ticket), 'state', 'ending', 'why', why, 'attempts', 0)
+  redis.call('HDEL', key('ticket', ticket), 'token', 'nonce')
+  note('ending', ticket, '', why)
+end
+
+-- Back to the old place in the line. `delivered` says whether this delivery counts.
+local function back_to_place(ticket, gpu, why, delivered)
+  local name = key('ticket', ticket)
+  if not delivered then
+    redis.call('HINCRBY', name, 'deliveries', -1)
+  end
+  redis.call('HDEL', name, 'gpu', 'token', 'nonce')
+  put_in_line(ticket, tonumber(redis.call('HGET', name, 'score')))
+  note('requeued', ticket, gpu, why)
+end
+
+-- A claim that nobody started in time: the GPU is suspect first, the message after `RETURNS_LIMIT` or three GPUs.
+local function return_unstarted(ticket, gpu)
+  redis.call('SADD', key('returned', ticket), gpu)
+  local returns = redis.call('HINCRBY', key('ticket', ticket), 'returns', 1)
+  if returns >= RETURNS_LIMIT or redis.call('SCARD', key('returned', ticket)) >= 3 then
+    mark_ending(ticket, 'unstarted')
+  else
+    back_to_place(ticket, gpu, 'unstarted', false)
+  end
+end
+
+-- The run is over without an end of its own. A run that was superseded by its retry, or may run only once, ends here.
+local function return_died(ticket, gpu, why)
+  local t = redis.call('HMGET', key('ticket', ticket), 'superseded', 'acks_late', 'deliveries', 'limit')
+  if t[1] then
+    note('superseded', ticket, gpu, why)
+    end_ticket(ticket)
+  elseif t[2] == '0' or tonumber(t[3]) >= tonumber(t[4] or 3) then
+    mark_ending(ticket, 'lease_lost')
+  else
+    back_to_place(ticket, gpu, why, true)
+  end
+end

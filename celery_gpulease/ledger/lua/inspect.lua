@@ -1,0 +1,24 @@
+-- One GPU as the reconciler finds it, and the correction that is a matter of Redis alone: the index of free GPUs.
+-- KEYS: prefix
+-- ARGV: gpu change
+-- Returns: {now, is alive, is claimable, in the index where it should not be | missing from it (1 or 0),
+--   somebody waits for it (1 or 0), claim's state, claim's token, lease, running token, reported_ms, started_ms}
+-- include: claim
+local gpu, change = unpack(ARGV)
+local claimable = is_claimable(gpu, false)
+local is_astray = false
+for pool in pools_of(gpu) do
+  local listed = redis.call('ZSCORE', key('free', pool), gpu) and true or false
+  is_astray = is_astray or listed ~= claimable
+end
+if is_astray and change == '1' then
+  if claimable then mark_free(gpu) else mark_busy(gpu) end
+end
+local waits = false
+for _, line in ipairs(lines_of(gpu)) do
+  waits = waits or redis.call('ZCARD', line) > 0
+end
+local claim = redis.call('HMGET', key('claim', gpu), 'state', 'token', 'started_ms')
+local device = redis.call('HMGET', key('device', gpu), 'running', 'reported_ms')
+return { NOW, is_alive(gpu) and 1 or 0, claimable and 1 or 0, is_astray and 1 or 0, waits and 1 or 0, claim[1],
+  claim[2], redis.call('GET', key('lease', gpu)), device[1], device[2], claim[3] }

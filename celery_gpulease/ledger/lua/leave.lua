@@ -1,0 +1,33 @@
+-- The worker stops. 'closing': nothing new from now on, what was not started goes back. 'gone': what ran goes back too.
+-- KEYS: prefix
+-- ARGV: gpu instance phase seed route
+-- Returns: {'left' | 'taken'}
+-- include: dispatch
+local gpu, instance, phase, seed, route = unpack(ARGV)
+local presence = redis.call('GET', key('worker', gpu))
+
+if presence and not string.find(presence, instance, 1, true) then
+  return { 'taken' }
+end
+redis.call('HSET', key('closed', gpu), 'closing', 1)
+mark_busy(gpu)
+local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
+if claim[3] == 'claimed' then
+  redis.call('LREM', route .. gpu, 0, routed_message(gpu))
+  back_to_place(claim[1], gpu, 'shutdown', false)
+elseif claim[3] and phase == 'gone' then
+  local t = redis.call('HMGET', key('ticket', claim[1]), 'acks_late', 'superseded')
+  if t[1] == '0' or t[2] then
+    return_died(claim[1], gpu, 'shutdown')
+  else
+    back_to_place(claim[1], gpu, 'shutdown', false)
+  end
+end
+if claim[3] == 'claimed' or (claim[3] and phase == 'gone') then
+  drop_claim(gpu, claim[2])
+  dispatch_ticket(claim[1], seed, route)
+end
+if phase == 'gone' then
+  redis.call('DEL', key('worker', gpu))
+end
+return { 'left' }

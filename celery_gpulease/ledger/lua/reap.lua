@@ -1,0 +1,41 @@
+-- Takes up what a dead holder left: its ticket goes back to its place, or to its end. Only a lapsed lease is dead.
+-- KEYS: prefix
+-- ARGV: gpu seed route
+-- Returns: {'reaped', ticket, 'claimed' | 'started' | 'tail'} | {'none' | 'held' | 'grace' | 'tail'}
+-- include: dispatch pulse
+local gpu, seed, route = unpack(ARGV)
+local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
+local ticket, token, state = claim[1], claim[2], claim[3]
+
+if not ticket then
+  redis.call('ZREM', DEADLINES, gpu)
+  return { 'none' }
+end
+local deadline = tonumber(redis.call('ZSCORE', DEADLINES, gpu) or 0)
+-- looking at the lease makes the server notice its end, and publish it
+if redis.call('GET', key('lease', gpu)) == token or deadline > NOW then
+  return { 'held' }
+end
+if state == 'tail' and redis.call('EXISTS', key('worker', gpu)) == 1 then
+  redis.call('ZREM', DEADLINES, gpu)
+  return { 'tail' }
+end
+if state == 'started' then
+  local grace_until = notice_outage()
+  if grace_until > NOW then
+    redis.call('ZADD', DEADLINES, grace_until, gpu)
+    return { 'grace' }
+  end
+end
+if state == 'claimed' then
+  redis.call('LREM', route .. gpu, 0, routed_message(gpu))
+  return_unstarted(ticket, gpu)
+else
+  return_died(ticket, gpu, 'reaped')
+end
+redis.call('DEL', key('claim', gpu))
+redis.call('ZREM', DEADLINES, gpu)
+redis.call('HINCRBY', COUNTERS, 'reaped', 1)
+mark_free_if_claimable(gpu)
+dispatch_ticket(ticket, seed, route)
+return { 'reaped', ticket, state }

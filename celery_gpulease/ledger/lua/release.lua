@@ -1,0 +1,28 @@
+-- The holder gives the lease back and its ticket ends: what is done is done, wherever the ticket is by now.
+-- KEYS: prefix
+-- ARGV: gpu ticket token route
+-- Returns: {'released' | 'ended' | 'lost' | 'unknown'}
+-- include: dispatch
+local gpu, ticket, token, route = unpack(ARGV)
+local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'gpu')
+local state, is_current = t[1], t[2] == token
+local answer = 'released'
+
+if not state then
+  answer = redis.call('ZSCORE', ENDED, ticket) and 'ended' or 'unknown'
+elseif not is_current and (state == 'started' or state == 'tail') then
+  answer = 'lost'
+elseif not is_current and state == 'claimed' then
+  unclaim(t[3], route)
+elseif state == 'ending' then
+  redis.call('ZREM', ENDING, ticket)
+elseif not is_current then
+  take_out(ticket)
+end
+drop_claim(gpu, token)
+if answer == 'released' then
+  note('released', ticket, gpu, '')
+  end_ticket(ticket)
+end
+mark_free_if_claimable(gpu)
+return { answer }

@@ -1,0 +1,27 @@
+-- The worker says that it lives and what it runs; a claim that it should have started long ago is routed once more.
+-- KEYS: prefix
+-- ARGV: gpu instance presence running_token grace_ms route
+-- Returns: {'present' | 'rerouted' | 'unregistered'} | {'taken', presence of the other}
+-- include: gpu message pulse
+local gpu, instance, presence, running_token, grace_ms, route = unpack(ARGV)
+local other = redis.call('GET', key('worker', gpu))
+
+if other and not string.find(other, instance, 1, true) then
+  return { 'taken', other }
+end
+local ttl_ms = redis.call('HGET', key('device', gpu), 'ttl_ms')
+if not ttl_ms then
+  return { 'unregistered' }
+end
+redis.call('SET', key('worker', gpu), presence, 'PX', ttl_ms)
+redis.call('HSET', key('device', gpu), 'running', running_token, 'reported_ms', NOW)
+beat_pulse(gpu)
+
+local claim = redis.call('HMGET', key('claim', gpu), 'state', 'token', 'claimed_ms')
+if claim[1] == 'claimed' and running_token == '' and NOW - tonumber(claim[3]) >= tonumber(grace_ms)
+    and redis.call('GET', key('lease', gpu)) == claim[2] and redis.call('LLEN', route .. gpu) == 0 then
+  redis.call('LPUSH', route .. gpu, routed_message(gpu)) -- the pop was lost: START takes it once
+  note('rerouted', redis.call('HGET', key('claim', gpu), 'ticket'), gpu, '')
+  return { 'rerouted' }
+end
+return { 'present' }

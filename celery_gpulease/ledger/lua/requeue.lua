@@ -1,0 +1,22 @@
+-- A run or a claim is over without an end: its ticket goes back to its old place, or to its end when it died too often.
+-- KEYS: prefix
+-- ARGV: gpu ticket token why counted seed route
+-- Returns: {'pending' | 'claimed' | 'ending' | 'ended' | 'stale'}
+-- include: dispatch
+local gpu, ticket, token, why, counted, seed, route = unpack(ARGV)
+local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'pool', 'superseded')
+
+if t[2] ~= token then
+  drop_claim(gpu, token)
+  mark_free_if_claimable(gpu)
+  return { 'stale' }
+end
+if t[1] ~= 'claimed' and (counted == '1' or t[4]) then
+  return_died(ticket, gpu, why)
+else
+  back_to_place(ticket, gpu, why, false)
+end
+drop_claim(gpu, token)
+mark_free_if_claimable(gpu)
+dispatch_ticket(ticket, seed, route)
+return { redis.call('HGET', key('ticket', ticket), 'state') or 'ended' }

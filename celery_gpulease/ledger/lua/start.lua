@@ -1,0 +1,30 @@
+-- The worker takes a routed ticket over, just before it runs. Safe to repeat with the same nonce.
+-- KEYS: prefix
+-- ARGV: gpu ticket token nonce acks_late limit stores_result
+-- Returns: {'run' | 'twice' | 'stale' | 'foreign' | 'unknown'}
+-- include: gpu ticket
+local gpu, ticket, token, nonce, acks_late, limit, stores_result = unpack(ARGV)
+local name = key('ticket', ticket)
+local t = redis.call('HMGET', name, 'state', 'token', 'nonce')
+
+if not t[1] then
+  return { redis.call('ZSCORE', ENDED, ticket) and 'stale' or 'unknown' }
+end
+if t[2] ~= token or redis.call('HGET', key('claim', gpu), 'token') ~= token then
+  return { 'stale' }
+end
+if t[1] ~= 'claimed' then
+  return { t[3] == nonce and 'run' or 'twice' }
+end
+local lease = redis.call('GET', key('lease', gpu))
+if lease and lease ~= token then -- it lapsed, and a stranger took the GPU
+  drop_claim(gpu, token)
+  back_to_place(ticket, gpu, 'foreign lease', false)
+  return { 'foreign' }
+end
+hold_lease(gpu, token)
+redis.call('HSET', name, 'state', 'started', 'nonce', nonce, 'acks_late', acks_late, 'limit', limit,
+  'stores_result', stores_result)
+redis.call('HSET', key('claim', gpu), 'state', 'started', 'started_ms', NOW)
+note('started', ticket, gpu, '')
+return { 'run' }

@@ -1,0 +1,60 @@
+"""What the server must be asked to do for us: publish events of keys, and never evict a lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import redis
+
+from celery_gpulease.exceptions import ConfigurationError
+from celery_gpulease.ledger.connection import in_our_words
+
+if TYPE_CHECKING:
+    from celery_gpulease.ledger.ledger import Ledger
+
+FLAGS: Final = "notify-keyspace-events"
+#: Keyspace channels; generic commands (DEL); expiry; eviction.
+WANTED: Final = frozenset("Kgxe")
+
+
+def switch_on(ledger: Ledger) -> str | None:
+    """Switches the server's events on without touching what others set; what stands in the way, or None.
+
+    `CONFIG GET` is lossy (beside `A`, the flags `m`, `n`, `o` and `c` are not all shown), so nothing is written where
+    nothing is missing. See facts/redis.md, section 1.
+
+    Raises:
+        ConfigurationError: `gpulease_notifications` is 'require', and the server refuses.
+    """
+    mode = ledger.settings.notifications
+    if mode == "off":
+        return None
+    try:
+        with in_our_words("notifications"):
+            _add_flags(ledger.client)
+    except redis.exceptions.ResponseError as error:
+        cure = f"set {FLAGS} to at least 'Kgxe' in the server's configuration"
+        if mode == "require":
+            message = f"gpulease_notifications is 'require', and the server refuses CONFIG ({error}): {cure}"
+            raise ConfigurationError(message) from error
+        return f"the server refuses CONFIG ({error}); if its events are off, GPUs are looked at with each heartbeat: {cure}"
+    return None
+
+
+def eviction_trouble(ledger: Ledger) -> str | None:
+    """Says that the server may evict leases, or None (also where it does not let us ask)."""
+    try:
+        with in_our_words("maxmemory-policy"):
+            policy = ledger.client.config_get("maxmemory-policy").get("maxmemory-policy", "noeviction")
+    except redis.exceptions.ResponseError:
+        return None  # the same refusal is told by `switch_on`
+    if policy == "noeviction":
+        return None
+    return f"maxmemory-policy is {policy}: the server may evict leases and held tasks; set it to noeviction"
+
+
+def _add_flags(client: redis.Redis) -> None:
+    present = set(client.config_get(FLAGS).get(FLAGS, ""))
+    has_classes = "A" in present or set("gxe") <= present
+    if not (has_classes and "K" in present):
+        client.config_set(FLAGS, "".join(sorted(present | WANTED)))

@@ -1,0 +1,191 @@
+"""What people and programs are shown: reads only, in pages, so that no view stops the server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from celery_gpulease.ledger import scripts
+from celery_gpulease.ledger.connection import in_our_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_gpulease.ledger.ledger import Ledger
+
+#: GPUs, or tickets, in one round trip.
+PAGE: Final = 100
+
+
+@dataclass(frozen=True)
+class GPURow:
+    """A GPU as `status` shows it. `state`: free, leased, draining, quarantined or offline."""
+
+    id: str
+    pools: list[str]
+    state: str
+    reason: str | None
+    task_id: str | None
+    task: str | None
+    worker: str | None
+    held_seconds: float | None
+    ttl_seconds: float | None
+    fence: int | None
+
+
+@dataclass(frozen=True)
+class PoolRow:
+    """A pool as `status` shows it."""
+
+    pending: int
+    oldest_seconds: float | None
+    scheduled: int
+
+
+@dataclass(frozen=True)
+class PendingRow:
+    """A held task as `pending` shows it; `position` counts from 1 within its line, None when it is not due yet."""
+
+    task_id: str
+    task: str
+    pool: str
+    position: int | None
+    priority: int
+    age_seconds: float
+    reason: str
+
+
+def gpu_names(ledger: Ledger) -> list[str]:
+    """The ids of all registered GPUs, sorted."""
+    with in_our_words("status"):
+        return sorted(map(str, ledger.client.zrange(ledger.keys.named("gpus"), 0, -1)))
+
+
+def gpu_rows(ledger: Ledger) -> list[GPURow]:
+    """Every registered GPU."""
+    names = gpu_names(ledger)
+    script = ledger.client.register_script(scripts.source("snapshot").text)
+    rows = []
+    for at in range(0, len(names), PAGE):
+        with in_our_words("status"):
+            found = script(keys=[ledger.keys.prefix], args=names[at : at + PAGE])
+        rows += [_gpu_row(one) for one in found]
+    return rows
+
+
+def pool_rows(ledger: Ledger, gpus: list[GPURow]) -> dict[str, PoolRow]:
+    """Every pool that somebody serves or waits for."""
+    keys, client = ledger.keys, ledger.client
+    with in_our_words("status"):
+        scheduled = client.hgetall(keys.named("scheduled_count"))
+        waiting = set(_pools_with_a_line(ledger))
+        names = sorted(waiting | {pool for gpu in gpus for pool in gpu.pools} | {p for p, n in scheduled.items() if int(n)})
+        now = _now_ms(ledger)
+        rows = {}
+        for pool in names:
+            oldest = client.zrange(keys.named("waiting", pool), 0, 0, withscores=True)
+            rows[pool] = PoolRow(
+                pending=client.zcard(keys.named("waiting", pool)),
+                oldest_seconds=max(0.0, now - oldest[0][1]) / 1000 if oldest else None,
+                scheduled=int(scheduled.get(pool, 0)),
+            )
+    return rows
+
+
+def pending_rows(ledger: Ledger, gpus: list[GPURow]) -> Iterator[PendingRow]:
+    """Who waits, line by line in order: pinned lines, then pools, then what is not due yet."""
+    with in_our_words("pending"):
+        now = _now_ms(ledger)
+        for key in _lines(ledger):
+            kind, _, name = key.removeprefix(ledger.keys.prefix).partition(":")
+            reason = _why_pool_waits(name, gpus) if kind == "pending" else _why_gpu_waits(name, gpus)
+            for position, (ticket, _) in enumerate(_scan(ledger, key), 1):
+                if row := _pending_row(ledger, ticket, now, position, reason):
+                    yield row
+        for ticket, due in _scan(ledger, ledger.keys.named("scheduled")):
+            reason = f"not due yet: in {max(0.0, due - now) / 1000:.0f} s"
+            if row := _pending_row(ledger, ticket, now, None, reason):
+                yield row
+
+
+def _now_ms(ledger: Ledger) -> int:
+    seconds, microseconds = ledger.client.time()
+    return int(seconds) * 1000 + int(microseconds) // 1000
+
+
+def _gpu_row(found: list[Any]) -> GPURow:
+    (gpu, pools, presence, alive, lease, ttl_ms, ticket, token, claim_state, held_ms, fence, task_id, task, closed,
+     quarantine, *_) = found  # fmt: skip
+    worker = json.loads(presence)["worker"] if presence else None
+    is_ours = lease is not None and lease == token
+    state, reason = _state(alive=bool(alive), lease=lease, is_ours=is_ours, closed=closed, quarantine=quarantine)
+    runs = is_ours or claim_state == "tail"
+    return GPURow(
+        id=gpu,
+        pools=(pools or "").split(","),
+        state=state,
+        reason=reason if lease is None or ttl_ms != -1 else "leased without a TTL by " + str(lease),
+        task_id=task_id if ticket and runs else None,
+        task=task if ticket and runs else None,
+        worker=worker,
+        held_seconds=held_ms / 1000 if is_ours and held_ms is not None else None,
+        ttl_seconds=ttl_ms / 1000 if ttl_ms >= 0 else None,
+        fence=int(fence) if is_ours and fence else None,
+    )
+
+
+def _state(
+    *, alive: bool, lease: str | None, is_ours: bool, closed: str | None, quarantine: str | None
+) -> tuple[str, str | None]:
+    if alive and closed == "drain":
+        return "draining", "drained by order"
+    if lease is not None:
+        return "leased", None if is_ours else f"leased by a foreign holder: {lease}"
+    if not alive:
+        return "offline", "drained by order" if closed == "drain" else "no living worker"
+    if closed == "closing":
+        return "offline", "its worker is stopping"
+    if closed == "quarantine":
+        return "quarantined", quarantine
+    return "free", None
+
+
+def _lines(ledger: Ledger) -> list[str]:
+    keys = ledger.keys
+    kinds = ("pinned", "pending")
+    found = [set(ledger.client.scan_iter(keys.named(kind, "*"), count=1000, _type="zset")) for kind in kinds]
+    return [str(key) for one in found for key in sorted(one)]
+
+
+def _pools_with_a_line(ledger: Ledger) -> Iterator[str]:
+    for key in ledger.client.scan_iter(ledger.keys.named("waiting", "*"), count=1000, _type="zset"):
+        yield str(key).removeprefix(ledger.keys.named("waiting", "") + ":")
+
+
+def _scan(ledger: Ledger, key: str) -> Iterator[tuple[str, float]]:
+    at = 0
+    while page := ledger.client.zrange(key, at, at + PAGE - 1, withscores=True):
+        yield from page
+        at += PAGE
+
+
+def _pending_row(ledger: Ledger, ticket: str, now: int, position: int | None, reason: str) -> PendingRow | None:
+    fields = ("task_id", "task", "pool", "priority", "held_ms", "eta_ms")
+    task_id, task, pool, priority, held_ms, eta_ms = ledger.client.hmget(ledger.keys.named("ticket", ticket), fields)
+    if task_id is None:  # it started or ended between two looks
+        return None
+    since = int(held_ms) if position is None else max(int(held_ms), int(eta_ms))
+    return PendingRow(task_id, task, pool, position, int(priority), max(0, now - since) / 1000, reason)
+
+
+def _why_pool_waits(pool: str, gpus: list[GPURow]) -> str:
+    states = sorted({gpu.state for gpu in gpus if pool in gpu.pools})
+    if not states:
+        return f"no GPU serves pool {pool!r}"
+    return f"every GPU of pool {pool!r} is " + " or ".join(states)
+
+
+def _why_gpu_waits(name: str, gpus: list[GPURow]) -> str:
+    states = [gpu.state for gpu in gpus if gpu.id == name]
+    return f"pinned to {name}, which is " + (states[0] if states else "not registered")

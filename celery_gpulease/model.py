@@ -1,0 +1,127 @@
+"""The values that the parts pass to each other."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from celery_gpulease.exceptions import ConfigurationError
+
+#: The message header that makes a task a held one; a retry keeps it, since Celery keeps headers.
+HEADER: Final = "gpulease"
+#: In front of a GPU's id: the name of its queue.
+QUEUE_PREFIX: Final = "gpu."
+DEFAULT_POOL: Final = "default"
+RECONCILE_TASK: Final = "celery_gpulease.reconcile"
+#: Priorities as the brokers know them (RabbitMQ: at most 255).
+PRIORITIES: Final = range(256)
+
+_POOL = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_GPU = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+def check_pool(name: object) -> str:
+    """Returns a pool's name.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if isinstance(name, str) and _POOL.fullmatch(name):
+        return name
+    message = f"pool {name!r}: a pool's name is 1 to 64 letters, digits, '_', '.' or '-'"
+    raise ConfigurationError(message)
+
+
+def check_gpu(name: object) -> str:
+    """Returns a GPU's id, or its other name.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if isinstance(name, str) and _GPU.fullmatch(name):
+        return name
+    message = f"gpu {name!r}: a GPU is named by its UUID or as <host>:<index>, such as 'node7:0'"
+    raise ConfigurationError(message)
+
+
+@dataclass(frozen=True)
+class GPU:
+    """A GPU as a task sees it; without a lease both are None."""
+
+    id: str | None
+    index: int | None
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU of this host, as its worker registers it.
+
+    `alias` is `<host>:<index>` in every case; `id` is the UUID where NVML tells it, else the alias.
+    """
+
+    id: str
+    index: int
+    host: str
+    uuid: str = ""
+
+    @property
+    def alias(self) -> str:
+        """The name that needs no NVML."""
+        return f"{self.host}:{self.index}"
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue that only this GPU's worker consumes."""
+        return QUEUE_PREFIX + self.id
+
+
+@dataclass(frozen=True)
+class Held:
+    """A finished message on its way into the ledger.
+
+    `message` has two holes that the claim fills. Times are the epoch's milliseconds, 0 for none. `run_ticket` and
+    `run_token` name the run in whose place the message is sent (a retry, a replacement), else they are empty.
+    """
+
+    ticket: str
+    task_id: str
+    task: str
+    pool: str
+    pin: str
+    priority: int
+    eta_ms: int
+    expires_ms: int
+    message: str
+    run_ticket: str = ""
+    run_token: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a routed message says of its claim."""
+
+    ticket: str
+    gpu: str
+    token: str
+    fence: int
+    delivery: int
+
+    @classmethod
+    def from_header(cls, header: object) -> Claim | None:
+        """The claim in a message's header, or None where the message was never claimed."""
+        claim: Any = header.get("claim") if isinstance(header, dict) else None
+        if not isinstance(claim, dict):
+            return None
+        return cls(header["ticket"], claim["gpu"], claim["token"], int(claim["fence"]), int(claim["delivery"]))  # type: ignore[index]
+
+
+@dataclass(frozen=True)
+class Presence:
+    """Who serves a GPU: enough to tell a living worker from a dead one, and to name it."""
+
+    instance: str
+    worker: str
+    host: str
+    pid: int
+    version: str

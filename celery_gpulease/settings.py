@@ -1,0 +1,148 @@
+"""Every setting, read and checked in one place."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from celery_gpulease.exceptions import ConfigurationError
+from celery_gpulease.model import check_gpu
+
+PREFIX: Final = "gpulease_"
+REDIS_SCHEMES: Final = ("redis://", "rediss://", "unix://", "sentinel://")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of `contract.md`; seconds are floats. Made by :func:`read_settings`."""
+
+    redis_url: str = ""
+    redis_options: Mapping[str, Any] = field(default_factory=dict)
+    key_prefix: str = "gpu:"
+    lease_ttl: float = 30.0
+    heartbeat_interval: float = 10.0
+    reconcile_interval: float = 30.0
+    max_deliveries: int = 3
+    notifications: str = "auto"
+    track_held: bool = False
+    host: str = ""
+    metrics_port: int | None = None
+    on_lease_lost: str = "terminate"
+
+
+def read_settings(conf: Any, environ: Mapping[str, str] = os.environ) -> Settings:
+    """Reads and checks the settings of an app.
+
+    Args:
+        conf: Celery's `app.conf`, or any mapping of the same keys.
+        environ: `GPULEASE_HOST` is looked up here.
+
+    Raises:
+        ConfigurationError: A setting is wrong or unknown.
+    """
+    _refuse_unknown(conf)
+    ttl = _seconds(conf, "lease_ttl", 30.0)
+    heartbeat = _seconds(conf, "heartbeat_interval", ttl / 3)
+    if heartbeat > ttl / 2:
+        raise _wrong("heartbeat_interval", heartbeat, f"at most half of gpulease_lease_ttl, here {ttl / 2:g} seconds")
+    host = environ.get("GPULEASE_HOST") or conf.get(PREFIX + "host") or socket.gethostname()
+    return Settings(
+        redis_url=_redis_url(conf),
+        redis_options=_checked(conf, "redis_options", {}, _is_mapping, "a dict of options for the Redis client"),
+        key_prefix=_checked(conf, "key_prefix", "gpu:", _is_prefix, "a text without spaces that ends with ':'"),
+        lease_ttl=ttl,
+        heartbeat_interval=heartbeat,
+        reconcile_interval=_seconds(conf, "reconcile_interval", 30.0),
+        max_deliveries=_checked(conf, "max_deliveries", 3, _is_count, "a whole number, 1 or more"),
+        notifications=_choice(conf, "notifications", "auto", "require", "off"),
+        track_held=_checked(conf, "track_held", False, _is_bool, "True or False"),
+        host=check_gpu(str(host).replace(":", "-")),
+        metrics_port=_checked(conf, "metrics_port", None, _is_port, "a port's number, or None"),
+        on_lease_lost=_choice(conf, "on_lease_lost", "terminate", "warn"),
+    )
+
+
+def redis_urls(url: object) -> list[str]:
+    """The URLs of a broker or result backend that are Redis, as the ledger's client takes them."""
+    urls = url if isinstance(url, (list, tuple)) else str(url or "").split(";")
+    if str(urls[0]).startswith("sentinel://"):
+        return [";".join(map(str, urls))]
+    named = [str(one).replace("redis+socket://", "unix://").replace("?virtual_host=", "?db=") for one in urls]
+    return [one for one in named if one.startswith(REDIS_SCHEMES)]
+
+
+def _redis_url(conf: Any) -> str:
+    url = conf.get(PREFIX + "redis_url")
+    if url is not None:
+        found = redis_urls(url)
+        if not found:
+            raise _wrong("redis_url", url, f"a URL that begins with one of {', '.join(REDIS_SCHEMES)}")
+        return found[0]
+    for other in (getattr(conf, "broker_url", None), getattr(conf, "result_backend", None)):
+        if found := redis_urls(other):
+            return found[0]
+    message = "gpulease_redis_url: neither the broker nor the result backend is Redis; say where the leases live"
+    raise ConfigurationError(message)
+
+
+def _refuse_unknown(conf: Any) -> None:
+    known = {PREFIX + one.name for one in fields(Settings)}
+    prefix = getattr(conf, "prefix", None) or ""
+    for key in conf:
+        name = str(key).lower().removeprefix(str(prefix).lower())
+        if name.startswith(PREFIX) and name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            message = f"{name} is no setting of celery_gpulease{hint}"
+            raise ConfigurationError(message)
+
+
+def _checked(conf: Any, name: str, default: Any, is_right: Callable[[Any], bool], wanted: str) -> Any:
+    value = conf.get(PREFIX + name, default)
+    if not is_right(value):
+        raise _wrong(name, value, wanted)
+    return value
+
+
+def _seconds(conf: Any, name: str, default: float) -> float:
+    value = conf.get(PREFIX + name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.1 <= value <= 86400:  # noqa: PLR2004
+        raise _wrong(name, value, "seconds, a number from 0.1 to 86400")
+    return float(value)
+
+
+def _choice(conf: Any, name: str, *choices: str) -> str:
+    value = conf.get(PREFIX + name, choices[0])
+    if value not in choices:
+        raise _wrong(name, value, "one of " + ", ".join(map(repr, choices)))
+    return str(value)
+
+
+def _wrong(name: str, value: object, wanted: str) -> ConfigurationError:
+    return ConfigurationError(f"{PREFIX}{name} = {value!r} is wrong: it must be {wanted}")
+
+
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_prefix(value: object) -> bool:
+    return isinstance(value, str) and value.endswith(":") and value.isascii() and not any(map(str.isspace, value))
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_port(value: object) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 < value < 65536)  # noqa: PLR2004
