@@ -1,3 +1,27 @@
-"""Gives each GPU to one Celery task at a time, by leases in Redis."""
+"""Celery tasks on leased GPUs: a task waits for a free GPU, and runs on the one that it leased."""
+
+from __future__ import annotations
 
 __version__ = "0.1.0"
+
+from celery_gpulease.exceptions import (
+    ConfigurationError,
+    GPUInUse,
+    GPULeaseError,
+    LeaseLost,
+    LedgerUnavailable,
+)
+from celery_gpulease.extension import GPULease
+from celery_gpulease.sending.router import GPURouter
+from celery_gpulease.sending.task import GPUTask
+
+__all__ = [
+    "ConfigurationError",
+    "GPUInUse",
+    "GPULease",
+    "GPULeaseError",
+    "GPURouter",
+    "GPUTask",
+    "LeaseLost",
+    "LedgerUnavailable",
+]

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.ledger import scripts
 from celery_gpulease.ledger.connection import connect, in_our_words
 from celery_gpulease.ledger.keys import Keys
@@ -164,6 +165,30 @@ class Ledger:
         )
         return str(answer[0])
 
+    def give_back(self, claim: Claim) -> str:
+        """Gives a run's GPU back early: 'tail' (it runs on without it), or 'stale'."""
+        return str(self._call("give_back", gpu=claim.gpu, ticket=claim.ticket, token=claim.token)[0])
+
+    def is_lost(self, claim: Claim) -> bool:
+        """Has this run's task started elsewhere, or has its lease been taken by force?
+
+        A run whose ticket only went back to the line is still its own: its end will count.
+        """
+        with in_our_words("is_lost"):
+            state, token, why = self.client.hmget(self.keys.named("ticket", claim.ticket), ["state", "token", "why"])
+            if state is None:
+                return self.client.zscore(self.keys.named("ended"), claim.ticket) is None
+        is_running = state in ("started", "tail")
+        return (is_running and token != claim.token) or (state == "tail" and why == "forced")
+
+    def is_reachable(self) -> bool:
+        """Does Redis answer now?"""
+        try:
+            with in_our_words("ping"):
+                return bool(self.client.ping())
+        except LedgerUnavailable:
+            return False
+
     def reap(self, gpu: str) -> str:
         """Takes up what a dead holder left: 'reaped', 'held' (it is not over), 'grace', 'tail' or 'none'."""
         return str(self._claiming("reap", gpu=gpu)[0])
@@ -191,7 +216,7 @@ class Ledger:
     # the worker of a GPU
 
     def join(self, device: Device, pools: tuple[str, ...], presence: Presence) -> list[str]:
-        """Registers a GPU: ['joined'], ['in_use', presence of the other], or ['named', the other GPU]."""
+        """Registers a GPU: ['joined'], ['in_use', presence of the other, its last report], or ['named', other GPU]."""
         answer = self._call(
             "join",
             gpu=device.id,
@@ -251,21 +276,28 @@ class Ledger:
         answer = self._claiming("drain", gpu=gpu, drained=int(drained))
         return None if answer[0] == "unknown" else str(answer[1])
 
-    def take_turn(self, who: str) -> bool:
-        """One reconciler at a time: True when it is our turn now."""
-        with in_our_words("reconcile"):
-            return bool(self.client.set(self.keys.named("turn", "reconcile"), who, nx=True, px=TURN_MS))
+    def take_turn(self, who: str, age: float = 0.0) -> bool:
+        """One reconciler at a time: True when it is our turn now.
 
-    def end_turn(self) -> None:
-        """Our turn is over."""
-        with in_our_words("reconcile"):
-            self.client.delete(self.keys.named("turn", "reconcile"))
+        Args:
+            who: Of this process; it ends its turn by the same name.
+            age: Seconds that must have passed since the last turn began.
+        """
+        return str(self._call("turn", who=who, age_ms=round(age * 1000), ttl_ms=TURN_MS)[0]) == "yours"
+
+    def end_turn(self, who: str) -> None:
+        """Our turn is over; nothing happens where it is not ours any more."""
+        self._call("turn", who=who, age_ms="", ttl_ms="")
 
     def wake(self, what: str) -> bool:
         """Tells the worker whose heartbeat was last; False when nobody listens."""
         with in_our_words("wake"):
             gpu = self.client.hget(self.keys.named("pulse"), "gpu")
             return bool(gpu and self.client.publish(self.keys.here(str(gpu)), what))
+
+    def dispatch(self, gpu: str) -> str:
+        """Gives a free GPU with a living worker its next task: 'claimed', 'idle' (nobody waits) or 'closed'."""
+        return str(self._claiming("dispatch", gpu=gpu)[0])
 
     def inspect(self, gpu: str, *, change: bool) -> list[Any]:
         """One GPU as the reconciler finds it; with `change`, the index of free GPUs is put right."""

@@ -11,11 +11,20 @@ if redis.call('EXISTS', name) == 1 or redis.call('ZSCORE', ENDED, ticket) then
   return { 'known' }
 end
 if run_ticket ~= '' then -- sent from inside a run, in its own place: a retry, or a replacement
-  local run = redis.call('HMGET', key('ticket', run_ticket), 'state', 'token')
+  local run = redis.call('HMGET', key('ticket', run_ticket), 'state', 'token', 'last_run')
   if run[2] ~= run_token or (run[1] ~= 'started' and run[1] ~= 'tail') then
+    if run[3] == run_token then
+      redis.call('HDEL', key('ticket', run_ticket), 'last_run')
+    end
     return { 'lost' }
   end
-  redis.call('HSET', key('ticket', run_ticket), 'superseded', 1)
+end
+
+-- Once this message has its place: else a script that stops half-way would leave the task without any.
+local function supersede_run()
+  if run_ticket ~= '' then
+    redis.call('HSET', key('ticket', run_ticket), 'superseded', 1)
+  end
 end
 
 redis.call('SET', key('message', ticket), message)
@@ -31,6 +40,7 @@ if tonumber(eta_ms) > NOW then
   if tonumber(expires_ms) > 0 then
     redis.call('ZADD', EXPIRING, expires_ms, ticket)
   end
+  supersede_run()
   note('scheduled', ticket, '', pool)
   if not next_due or tonumber(eta_ms) < tonumber(next_due) then -- one listener must wake earlier than it thinks
     redis.call('PUBLISH', key('here', redis.call('HGET', PULSE, 'gpu') or ''), 'due')
@@ -39,6 +49,7 @@ if tonumber(eta_ms) > NOW then
 end
 
 put_in_line(ticket)
+supersede_run()
 note('held', ticket, '', pool)
 dispatch_ticket(ticket, seed, route)
 local state = redis.call('HGET', name, 'state')

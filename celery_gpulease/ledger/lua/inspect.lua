@@ -2,7 +2,8 @@
 -- KEYS: prefix
 -- ARGV: gpu change
 -- Returns: {now, is alive, is claimable, in the index where it should not be | missing from it (1 or 0),
---   somebody waits for it (1 or 0), claim's state, claim's token, lease, running token, reported_ms, started_ms}
+--   somebody waits for it (1 or 0), claim's state, claim's token, lease, running token, reported_ms, started_ms,
+--   claim's ticket, claim's fence, heartbeat_ms, deadline}
 -- include: claim
 local gpu, change = unpack(ARGV)
 local claimable = is_claimable(gpu, false)
@@ -18,7 +19,8 @@ local waits = false
 for _, line in ipairs(lines_of(gpu)) do
   waits = waits or redis.call('ZCARD', line) > 0
 end
-local claim = redis.call('HMGET', key('claim', gpu), 'state', 'token', 'started_ms')
-local device = redis.call('HMGET', key('device', gpu), 'running', 'reported_ms')
+local claim = redis.call('HMGET', key('claim', gpu), 'state', 'token', 'started_ms', 'ticket', 'fence')
+local device = redis.call('HMGET', key('device', gpu), 'running', 'reported_ms', 'heartbeat_ms')
 return { NOW, is_alive(gpu) and 1 or 0, claimable and 1 or 0, is_astray and 1 or 0, waits and 1 or 0, claim[1],
-  claim[2], redis.call('GET', key('lease', gpu)), device[1], device[2], claim[3] }
+  claim[2], redis.call('GET', key('lease', gpu)), device[1], device[2], claim[3],
+  claim[4], claim[5], device[3], redis.call('ZSCORE', DEADLINES, gpu) }

@@ -16,6 +16,7 @@ if claim[3] == 'claimed' then
   redis.call('LREM', route .. gpu, 0, routed_message(gpu))
   back_to_place(claim[1], gpu, 'shutdown', false)
 elseif claim[3] and phase == 'gone' then
+  redis.call('HDEL', key('ticket', claim[1]), 'last_run') -- it is over
   local t = redis.call('HMGET', key('ticket', claim[1]), 'acks_late', 'superseded')
   if t[1] == '0' or t[2] then
     return_died(claim[1], gpu, 'shutdown')

@@ -4,13 +4,13 @@
 -- Returns: {'released' | 'ended' | 'lost' | 'unknown'}
 -- include: dispatch
 local gpu, ticket, token, route = unpack(ARGV)
-local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'gpu')
+local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'gpu', 'last_run')
 local state, is_current = t[1], t[2] == token
 local answer = 'released'
 
 if not state then
   answer = redis.call('ZSCORE', ENDED, ticket) and 'ended' or 'unknown'
-elseif not is_current and (state == 'started' or state == 'tail') then
+elseif not is_current and t[4] ~= token then -- it started elsewhere, was given back, or was told that it is lost
   answer = 'lost'
 elseif not is_current and state == 'claimed' then
   unclaim(t[3], route)

@@ -5,8 +5,8 @@
 -- include: dispatch
 local gpu, ticket, token, fence, route = unpack(ARGV)
 local name = key('ticket', ticket)
-local t = redis.call('HMGET', name, 'state', 'token', 'gpu', 'why')
-local state, is_current = t[1], t[2] == token
+local t = redis.call('HMGET', name, 'state', 'token', 'gpu', 'why', 'last_run')
+local state, is_current, was_reaped = t[1], t[2] == token, t[2] ~= token and t[5] == token
 local lease = redis.call('GET', key('lease', gpu))
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
 -- a claim that nobody started yields to a run: rare, since a lapsed lease of a living run is not claimable
@@ -20,11 +20,11 @@ local function regain()
       back_to_place(claim[1], gpu, 'regained by a run', true)
     end
   end
+  mark_busy(gpu) -- a full server allows this write, and with it all that follow
   hold_lease(gpu, token)
   redis.call('HSET', key('claim', gpu), 'ticket', ticket, 'token', token, 'fence', fence, 'state', 'started',
     'claimed_ms', NOW, 'started_ms', NOW)
   redis.call('HSET', name, 'state', 'started', 'gpu', gpu, 'token', token)
-  mark_busy(gpu)
   note('regained', ticket, gpu, '')
   return { 'regained' }
 end
@@ -39,23 +39,26 @@ elseif is_current and state == 'tail' then
 elseif is_current and state == 'claimed' then
   return { 'unstarted' }
 elseif is_current and lease == token then
-  hold_lease(gpu, token)
+  prolong_lease(gpu)
   return { 'renewed' }
 elseif is_current and is_open then
   return regain()
 elseif is_current then
   redis.call('HSET', name, 'state', 'tail', 'why', 'robbed')
-  redis.call('HSET', key('claim', gpu), 'state', 'tail')
   redis.call('ZREM', DEADLINES, gpu)
+  redis.call('HSET', key('claim', gpu), 'state', 'tail')
   note('robbed', ticket, gpu, lease)
   return { 'robbed' }
-elseif is_open and state == 'pending' then -- it was reaped, and nobody has started it since
+elseif was_reaped and is_open and state == 'pending' then
   take_out(ticket)
   return regain()
-elseif is_open and state == 'claimed' then
+elseif was_reaped and is_open and state == 'claimed' then
   if t[3] ~= gpu then
     unclaim(t[3], route)
   end
   return regain()
+end
+if was_reaped then -- what was once told that it is lost never comes back, and its RELEASE ends nothing
+  redis.call('HDEL', name, 'last_run')
 end
 return { 'lost' }

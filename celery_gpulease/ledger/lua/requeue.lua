@@ -11,6 +11,9 @@ if t[2] ~= token then
   mark_free_if_claimable(gpu)
   return { 'stale' }
 end
+if t[1] ~= 'claimed' then
+  redis.call('HDEL', key('ticket', ticket), 'last_run') -- it is over: a late RENEW or RELEASE of it changes nothing
+end
 if t[1] ~= 'claimed' and (counted == '1' or t[4]) then
   return_died(ticket, gpu, why)
 else

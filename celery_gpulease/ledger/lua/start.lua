@@ -13,18 +13,23 @@ end
 if t[2] ~= token or redis.call('HGET', key('claim', gpu), 'token') ~= token then
   return { 'stale' }
 end
-if t[1] ~= 'claimed' then
-  return { t[3] == nonce and 'run' or 'twice' }
+if t[1] ~= 'claimed' and t[3] ~= nonce then
+  return { 'twice' }
 end
 local lease = redis.call('GET', key('lease', gpu))
 if lease and lease ~= token then -- it lapsed, and a stranger took the GPU
-  drop_claim(gpu, token)
+  if t[1] ~= 'claimed' then -- asked again by a run that has not begun
+    redis.call('HDEL', name, 'last_run')
+  end
   back_to_place(ticket, gpu, 'foreign lease', false)
+  drop_claim(gpu, token)
   return { 'foreign' }
 end
 hold_lease(gpu, token)
 redis.call('HSET', name, 'state', 'started', 'nonce', nonce, 'acks_late', acks_late, 'limit', limit,
-  'stores_result', stores_result)
+  'stores_result', stores_result, 'last_run', token)
 redis.call('HSET', key('claim', gpu), 'state', 'started', 'started_ms', NOW)
-note('started', ticket, gpu, '')
+if t[1] == 'claimed' then
+  note('started', ticket, gpu, '')
+end
 return { 'run' }

@@ -60,9 +60,20 @@ local function mark_free_if_claimable(gpu)
   end
 end
 
--- The lease is `token`'s for another ttl, from now by the server's clock.
+local function ttl_ms_of(gpu)
+  return tonumber(redis.call('HGET', key('device', gpu), 'ttl_ms')) or 30000
+end
+
+-- The lease is `token`'s for a ttl, from now by the server's clock.
 local function hold_lease(gpu, token)
-  local ttl_ms = tonumber(redis.call('HGET', key('device', gpu), 'ttl_ms')) or 30000
+  local ttl_ms = ttl_ms_of(gpu)
   redis.call('SET', key('lease', gpu), token, 'PX', ttl_ms)
+  redis.call('ZADD', DEADLINES, NOW + ttl_ms, gpu)
+end
+
+-- The same for a lease that is there; first a write that a full server still allows.
+local function prolong_lease(gpu)
+  local ttl_ms = ttl_ms_of(gpu)
+  redis.call('PEXPIRE', key('lease', gpu), ttl_ms)
   redis.call('ZADD', DEADLINES, NOW + ttl_ms, gpu)
 end

@@ -1,0 +1,136 @@
+"""Ends outside Redis: a result, its callbacks and signals, written for a task that no worker will run (again).
+
+It takes two steps, so that nothing is lost when the writer dies between them: END hands a ticket out for a while, FINISH
+forgets it. A thread does it, since a slow result backend must not delay a claim.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from celery import signals
+from celery.app.task import Context
+from celery.utils.log import get_logger
+from kombu.message import Message
+
+from celery_gpulease.exceptions import LeaseLost, LedgerUnavailable
+
+if TYPE_CHECKING:
+    from celery_gpulease.ledger import Ledger
+    from celery_gpulease.ledger.ledger import Ending
+
+logger = get_logger(__name__)
+
+#: Why a ticket ended → what is said of it.
+REASONS: Final = {"expired": "expired", "cancelled": "revoked"}
+
+
+class Ender(threading.Thread):
+    """Writes the ends that are due, one after the other, each time it is woken."""
+
+    def __init__(self, app: Any, ledger: Ledger) -> None:
+        super().__init__(name="gpulease-ender", daemon=True)
+        self._app, self._ledger = app, ledger
+        self._is_wanted, self._is_over = threading.Event(), False
+
+    def wake(self) -> None:
+        """There is an end to write."""
+        self._is_wanted.set()
+
+    def run(self) -> None:
+        """Waits and writes until `stop`."""
+        while self._is_wanted.wait() and not self._is_over:
+            self._is_wanted.clear()
+            try:
+                write_ends(self._app, self._ledger)
+            except LedgerUnavailable as error:
+                logger.warning("An end could not be written, and will be tried again: %s", error)
+
+    def stop(self) -> None:
+        """Ends the thread when it has written what it is at."""
+        self._is_over = True
+        self._is_wanted.set()
+
+
+def write_ends(app: Any, ledger: Ledger) -> int:
+    """Writes every end that is due; how many. What fails is tried again after a while, ten times.
+
+    Raises:
+        LedgerUnavailable: Redis does not answer.
+    """
+    written = 0
+    while ending := ledger.end():
+        try:
+            write_end(app, ending)
+        except Exception:
+            logger.exception("The end of %s[%s] could not be written; it is tried again", ending.task, ending.task_id)
+            continue
+        ledger.finish(ending.ticket)
+        written += 1
+    return written
+
+
+def write_end(app: Any, ending: Ending) -> None:
+    """Stores one task's end, REVOKED or FAILURE with LeaseLost, and does what Celery does beside it."""
+    task = app.tasks.get(ending.task)
+    backend = task.backend if task is not None else app.backend
+    request = request_of(app, ending)
+    is_stored = not _is_ignored(request, task)
+    if ending.why in REASONS:
+        backend.mark_as_revoked(ending.task_id, REASONS[ending.why], request=request, store_result=is_stored)
+        if task is not None:
+            is_expired = ending.why == "expired"
+            signals.task_revoked.send(task, request=request, terminated=False, signum=None, expired=is_expired)
+        _send_event(app, "task-revoked", uuid=ending.task_id, terminated=False, signum=None, expired=ending.why == "expired")
+        logger.info("Task %s[%s] is revoked: %s", ending.task, ending.task_id, ending.why)
+        return
+    error = LeaseLost(_why_lost(ending))
+    is_stored = is_stored or getattr(task, "store_errors_even_if_ignored", False)
+    backend.mark_as_failure(ending.task_id, error, request=request, store_result=is_stored)
+    if task is not None:
+        signals.task_failure.send(
+            sender=task, task_id=ending.task_id, exception=error, args=request.args, kwargs=request.kwargs,
+            traceback=None, einfo=None,
+        )  # fmt: skip
+    _send_event(app, "task-failed", uuid=ending.task_id, exception=repr(error), traceback=None)
+    logger.error("Task %s[%s] has failed: %s", ending.task, ending.task_id, error)
+
+
+def request_of(app: Any, ending: Ending) -> Context:
+    """The request of a held message, as its task would have seen it."""
+    envelope = json.loads(ending.message.replace("\x02", "null").replace("\x01", ""))
+    message = Message(
+        body=base64.b64decode(envelope["body"]),
+        content_type=envelope["content-type"],
+        content_encoding=envelope["content-encoding"],
+        headers=envelope["headers"],
+        properties=envelope["properties"],
+        accept=app.conf.accept_content,
+    )
+    args, kwargs, embed = message.decode()
+    properties = envelope["properties"]
+    delivery_info = {"priority": properties.get("priority"), "exchange": "", "routing_key": None, "redelivered": False}
+    return Context(
+        envelope["headers"], args=args, kwargs=kwargs, delivery_info=delivery_info, properties=properties,
+        reply_to=properties.get("reply_to"), correlation_id=properties.get("correlation_id"), **(embed or {}),
+    )  # fmt: skip
+
+
+def _is_ignored(request: Context, task: Any) -> bool:
+    asked = request.__dict__.get("ignore_result")
+    return bool(getattr(task, "ignore_result", False) if asked is None else asked)
+
+
+def _why_lost(ending: Ending) -> str:
+    if ending.why == "unstarted":
+        return "it was given out to several GPUs, and no worker could start it"
+    return f"its worker died under it; it was given out {ending.deliveries} times"
+
+
+def _send_event(app: Any, kind: str, **fields: Any) -> None:
+    if app.conf.worker_send_task_events:
+        with app.events.default_dispatcher() as dispatcher:
+            dispatcher.send(kind, **fields)

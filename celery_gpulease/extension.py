@@ -1,0 +1,45 @@
+"""`GPULease(app)`: the one place where everything is wired."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.utils.imports import symbol_by_name
+
+from celery_gpulease.installed import install, installation
+from celery_gpulease.ledger import Ledger
+from celery_gpulease.reconcile.beat import add_to_schedule, reconcile_now
+from celery_gpulease.sending.holding import holding
+from celery_gpulease.settings import Settings
+from celery_gpulease.worker import signals
+from celery_gpulease.worker.bootsteps import GPUStep
+from celery_gpulease.worker.options import add_options
+
+
+class GPULease:
+    """Makes a Celery app know which GPU is free now. Calling it twice does no harm.
+
+    Args:
+        app: The app; its settings are read when they are first needed.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        if not install(app, reconcile=lambda: reconcile_now(app)):
+            return
+        app.amqp_cls = holding(symbol_by_name(app.amqp_cls))
+        app.__dict__.pop("amqp", None)  # one that was cached before would send past us
+        add_options(app)
+        app.steps["worker"].add(GPUStep)
+        add_to_schedule(app)
+        signals.connect()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings, checked."""
+        return installation(self.app).settings
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of this app."""
+        return installation(self.app).ledger

@@ -1,0 +1,80 @@
+"""What `GPULease(app)` leaves with an app, for every part to find."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from celery_gpulease.exceptions import ConfigurationError
+from celery_gpulease.ledger import Ledger, is_same_server
+from celery_gpulease.settings import Settings, read_settings, redis_urls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_installations: WeakKeyDictionary[Any, Installation] = WeakKeyDictionary()
+
+
+@dataclass
+class Installation:
+    """The settings and the ledger of one app, read when they are first needed.
+
+    Attributes:
+        app: The Celery app.
+        reconcile: One reconciliation now; the seam calls it where no worker can.
+    """
+
+    app: Any
+    reconcile: Callable[[], object]
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings, checked.
+
+        Raises:
+            ConfigurationError: One is wrong.
+        """
+        if self.app.conf.task_protocol != 2:  # noqa: PLR2004
+            message = "task_protocol: GPU tasks need Celery's message protocol 2 (the default)"
+            raise ConfigurationError(message)
+        return read_settings(self.app.conf)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger.
+
+        Raises:
+            ConfigurationError: It is another Redis than the broker.
+        """
+        conf = self.app.conf
+        brokers = redis_urls(conf.broker_write_url)
+        if not brokers or not is_same_server(brokers[0], self.settings.redis_url):
+            message = (
+                f"gpulease_redis_url: the leases must live in the broker's own Redis database, and the broker is "
+                f"{self.app.connection_for_write().as_uri()}; leave the setting out, or make broker_url the same"
+            )
+            raise ConfigurationError(message)
+        return Ledger(self.settings, conf.broker_transport_options.get("global_keyprefix", ""))
+
+
+def install(app: Any, reconcile: Callable[[], object]) -> bool:
+    """Remembers an app; False when it was installed before."""
+    if app in _installations:
+        return False
+    _installations[app] = Installation(app, reconcile)
+    return True
+
+
+def installation(app: Any) -> Installation:
+    """What was installed on an app.
+
+    Raises:
+        ConfigurationError: Nothing was.
+    """
+    try:
+        return _installations[app]
+    except KeyError:
+        message = f"celery_gpulease is not installed on {app!r}: call GPULease(app) where the app is made"
+        raise ConfigurationError(message) from None

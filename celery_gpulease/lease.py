@@ -1,0 +1,165 @@
+"""What a running task holds: `self.gpu` and `self.lease`."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+from typing import TYPE_CHECKING, Final
+
+from celery_gpulease.exceptions import LeaseLost, LedgerUnavailable
+from celery_gpulease.model import GPU
+
+if TYPE_CHECKING:
+    from celery_gpulease.ledger import Ledger
+    from celery_gpulease.model import Claim
+
+NO_GPU: Final = GPU(None, None)
+
+
+class Board:
+    """One page that the worker's main process and its pool's children share.
+
+    The heartbeat writes what it knows of the run's lease, the child writes that it has released it. It is made before
+    the fork, so every child sees it. Times are CLOCK_MONOTONIC, which is one for all processes.
+    """
+
+    _HEARTBEAT: Final = struct.Struct("qqd")
+    _CHILD: Final = struct.Struct("q")
+    _SIZE: Final = 64
+
+    def __init__(self) -> None:
+        self._page = mmap.mmap(-1, self._SIZE)
+
+    def write(self, *, renewed_fence: int = 0, lost_fence: int = 0, renewed_at: float = 0.0) -> None:
+        """The heartbeat's last word: which fence was renewed and when, which one was lost."""
+        self._HEARTBEAT.pack_into(self._page, 0, renewed_fence, lost_fence, renewed_at)
+
+    def is_lost(self, fence: int) -> bool:
+        """Did the heartbeat see this run's lease go?"""
+        return bool(self._HEARTBEAT.unpack_from(self._page)[1] == fence)
+
+    def renewed_at(self, fence: int) -> float:
+        """When this run's lease was last renewed, 0 for never."""
+        renewed_fence, _, at = self._HEARTBEAT.unpack_from(self._page)
+        return float(at) if renewed_fence == fence else 0.0
+
+    def write_released(self, fence: int) -> None:
+        """The run's own process has released its lease."""
+        self._CHILD.pack_into(self._page, self._HEARTBEAT.size, fence)
+
+    def is_released(self, fence: int) -> bool:
+        """Did the run's own process release its lease?"""
+        return bool(self._CHILD.unpack_from(self._page, self._HEARTBEAT.size)[0] == fence)
+
+
+#: Of this process, and of those that it forks.
+board: Final = Board()
+
+
+class Lease:
+    """The lease of one run; without a claim (eager, or called as a function) it does nothing."""
+
+    def __init__(self, ledger: Ledger | None = None, claim: Claim | None = None) -> None:
+        self._ledger, self.claim = ledger, claim
+        self.began = self._asked_at = time.monotonic()
+        self._is_given_back = self._is_lost = False
+
+    @property
+    def fence(self) -> int | None:
+        """Grows with every claim of this GPU; None without a lease."""
+        return self.claim.fence if self.claim else None
+
+    @property
+    def lost(self) -> bool:
+        """Did the lease go to somebody else? Never raises, and False where Redis cannot be asked.
+
+        The worker's heartbeat knows; Redis itself is asked, now and then, only where that is silent for a ttl.
+        """
+        if self._ledger is None or self.claim is None or self._is_given_back or self._is_lost:
+            return self._is_lost
+        settings = self._ledger.settings
+        now = time.monotonic()
+        if board.is_lost(self.claim.fence):
+            self._is_lost = True
+        elif now - max(board.renewed_at(self.claim.fence), self._asked_at) >= settings.lease_ttl:
+            self._asked_at = now - settings.lease_ttl + settings.heartbeat_interval
+            self._is_lost = self.ask()
+        return self._is_lost
+
+    def check(self) -> None:
+        """Raises LeaseLost once the lease is lost: call it at checkpoints."""
+        if self.lost and self.claim:
+            message = f"the lease of GPU {self.claim.gpu} (fence {self.claim.fence}) went to another holder"
+            raise LeaseLost(message)
+
+    def release(self) -> None:
+        """Gives the GPU back early: other programs may take it at once. Safe to repeat.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer; the lease is still held.
+        """
+        if self._ledger is None or self.claim is None or self._is_given_back:
+            return
+        self._ledger.give_back(self.claim)
+        self._is_given_back = True
+
+    def ask(self) -> bool:
+        """Asks Redis whether this run is lost; False where it does not answer."""
+        if self._ledger is None or self.claim is None:
+            return False
+        try:
+            return self._ledger.is_lost(self.claim)
+        except LedgerUnavailable:
+            return False
+
+
+class Run:
+    """The run of a task in this process: one at a time, since a GPU does one at a time."""
+
+    def __init__(self, task_id: str, gpu: GPU, lease: Lease) -> None:
+        self.task_id, self.gpu, self.lease = task_id, gpu, lease
+
+    @property
+    def claim(self) -> Claim | None:
+        """What it runs under."""
+        return self.lease.claim
+
+    def must_be_dropped(self) -> bool:
+        """Has this run been lost? Asked once it is over and before anything is stored.
+
+        A run shorter than the ttl cannot have lost its lease, except by order, which the heartbeat tells.
+        """
+        ledger = self.lease._ledger  # noqa: SLF001
+        if ledger is None or self.claim is None:
+            return False
+        if board.is_lost(self.claim.fence):
+            return True
+        return time.monotonic() - self.lease.began > ledger.settings.lease_ttl and self.lease.ask()
+
+
+_NO_LEASE: Final = Lease()
+_current: Run | None = None
+
+
+def begin(run: Run) -> None:
+    """This process runs a task now."""
+    global _current  # noqa: PLW0603
+    _current = run
+
+
+def end() -> Run | None:
+    """The task is over; what ran, or None."""
+    global _current  # noqa: PLW0603
+    run, _current = _current, None
+    return run
+
+
+def current(task_id: str | None) -> Run | None:
+    """The run of this task id, when this process runs it."""
+    return _current if _current is not None and _current.task_id == task_id else None
+
+
+def no_lease() -> Lease:
+    """The lease of a task that runs without one."""
+    return _NO_LEASE

@@ -1,0 +1,333 @@
+"""What always holds (design.md, section 4), looked at from outside: for tests after every step, and for `doctor`."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from celery_gpulease.ledger.connection import in_our_words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import redis
+
+    from celery_gpulease.ledger.ledger import Ledger
+
+#: Keys, or members, in one round trip.
+PAGE: Final = 500
+#: A lease's TTL and its entry in `deadlines` are written together and read one after the other.
+TOLERANCE_MS: Final = 1000
+
+_NAMED: Final = {
+    "lease": "string",
+    "claim": "hash",
+    "fence": "string",
+    "ticket": "hash",
+    "message": "string",
+    "returned": "set",
+    "task": "set",
+    "pending": "zset",
+    "pinned": "zset",
+    "waiting": "zset",
+    "free": "zset",
+    "device": "hash",
+    "worker": "string",
+    "closed": "hash",
+    "want": "string",
+    "turn": "string",
+}
+_SINGLE: Final = {
+    "deadlines": "zset",
+    "scheduled": "zset",
+    "scheduled_count": "hash",
+    "expiring": "zset",
+    "ending": "zset",
+    "ended": "zset",
+    "arrival": "string",
+    "gpus": "zset",
+    "heartbeats": "zset",
+    "names": "hash",
+    "pulse": "hash",
+    "journal": "stream",
+    "counters": "hash",
+}
+_OUR_TOKEN: Final = re.compile(r"[0-9a-f]{32}-\d+")
+_GIVEN: Final = ("claimed", "started", "tail")  # the states in which a ticket has a GPU
+_WAITING: Final = ("pending", "scheduled")
+_STATES: Final = (*_WAITING, *_GIVEN, "ending")
+_ARRIVALS: Final = 2**45
+
+
+@dataclass
+class _Picture:
+    """The whole ledger: kind → name → value (the name of a single key is empty)."""
+
+    now_ms: int
+    values: dict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
+    ttls: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    unknown: list[str] = field(default_factory=list)
+
+    def all(self, kind: str) -> dict[str, Any]:
+        return self.values.get(kind, {})
+
+    def one(self, kind: str, name: str = "") -> Any:
+        return self.all(kind).get(name, {})
+
+
+def inconsistencies(ledger: Ledger) -> list[str]:
+    """Names everything in the ledger that should never be, in words; an empty list when all is well.
+
+    Reads every key under our prefix, in pages. Exact while nobody writes: on a busy ledger only what two looks in a
+    row agree on is worth a word.
+
+    Allowed, since others cause it and the next look corrects it: a lease of ours that is gone before its deadline
+    (deleted by hand) or whose deadline has passed (nobody reaped it yet); in `free:<pool>` a GPU that a stranger has
+    leased or wants, that is quarantined or whose worker is gone; a free GPU that is missing there.
+    """
+    with in_our_words("check"):
+        picture = _read(ledger)
+    checks: tuple[Callable[[_Picture], Iterator[str]], ...] = (
+        _unknown_keys,
+        _tickets,
+        _members,
+        _claims,
+        _leases,
+        _free_gpus,
+        _registry,
+        _numbers,
+    )
+    return [found for check in checks for found in check(picture)]
+
+
+def bare_leases(ledger: Ledger) -> list[str]:
+    """The registered GPUs, by either name, whose lease has no TTL: a stranger's, who may never give it back."""
+    keys, client = ledger.keys, ledger.client
+    with in_our_words("check"):
+        names = sorted(str(name) for name, _ in client.hscan_iter(keys.named("names"), count=PAGE))
+        found: list[str] = []
+        for at in range(0, len(names), PAGE):
+            page = names[at : at + PAGE]
+            found += [name for name, ttl in zip(page, _pttls(client, map(keys.lease, page)), strict=True) if ttl == -1]
+    return found
+
+
+# reading
+
+
+def _read(ledger: Ledger) -> _Picture:
+    client, prefix = ledger.client, ledger.keys.prefix
+    seconds, microseconds = client.time()
+    picture = _Picture(int(seconds) * 1000 + int(microseconds) // 1000)
+    pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*"
+    names = sorted({str(key) for key in client.scan_iter(pattern, count=PAGE)})
+    for at in range(0, len(names), PAGE):
+        _read_page(client, prefix, names[at : at + PAGE], picture)
+    return picture
+
+
+def _read_page(client: redis.Redis, prefix: str, page: list[str], picture: _Picture) -> None:
+    with client.pipeline(transaction=False) as pipe:
+        for key in page:
+            pipe.type(key)
+        types = pipe.execute()
+    known = []
+    for key, found in zip(page, types, strict=True):
+        kind, colon, name = key.removeprefix(prefix).partition(":")
+        if (_NAMED if colon else _SINGLE).get(kind) == found:
+            known.append((key, kind, name, found))
+        elif found != "none":  # it ended between two looks
+            picture.unknown.append(f"{key} ({found})")
+    with client.pipeline(transaction=False) as pipe:
+        for key, _, _, found in known:
+            _ask(pipe, key, found)
+        values = pipe.execute()
+    ttls = _pttls(client, (key for key, *_ in known))
+    for (key, kind, name, found), value, ttl in zip(known, values, ttls, strict=True):
+        if ttl == -2:  # noqa: PLR2004  Redis' word for a key that is not there
+            continue
+        picture.values[kind][name] = dict(client.zscan_iter(key, count=PAGE)) if found == "zset" else value
+        picture.ttls[kind][name] = ttl
+
+
+def _ask(pipe: Any, key: str, kind: str) -> None:
+    if kind == "string":
+        pipe.get(key)
+    elif kind == "hash":
+        pipe.hgetall(key)
+    elif kind == "set":
+        pipe.smembers(key)
+    else:  # a zset is read in pages, the journal not at all
+        pipe.exists(key)
+
+
+def _pttls(client: redis.Redis, keys: Any) -> list[int]:
+    with client.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.pttl(key)
+        return [int(ttl) for ttl in pipe.execute()]
+
+
+# what must hold
+
+
+def _unknown_keys(picture: _Picture) -> Iterator[str]:
+    for key in picture.unknown:
+        yield f"{key} is no key of ours"
+
+
+def _tickets(picture: _Picture) -> Iterator[str]:
+    places = _places(picture)
+    for ticket, t in picture.all("ticket").items():
+        state = t.get("state")
+        who = f"ticket {ticket} ({state})"
+        if state not in _STATES:
+            yield f"{who} is in no state that we know"
+            continue
+        if places[ticket] != [_place_of(t)]:
+            yield f"{who} belongs in {_place_of(t)}, and is in {places[ticket]}"
+        if ticket in picture.one("ended"):
+            yield f"{who} has ended before"
+        if ticket not in picture.all("message"):
+            yield f"{who} has no message"
+        if ticket not in picture.one("task", t.get("task_id", "")):
+            yield f"{who} is not in task:{t.get('task_id')}"
+        yield from _indexes(picture, ticket, t, who)
+        yield from _fields(t, who)
+
+
+def _places(picture: _Picture) -> dict[str, list[str]]:
+    places: dict[str, list[str]] = defaultdict(list)
+    for kind in ("pending", "pinned", "scheduled", "ending"):
+        for name, members in picture.all(kind).items():
+            for ticket in members:
+                places[ticket].append(f"{kind}:{name}" if name else kind)
+    for gpu, claim in picture.all("claim").items():
+        places[claim.get("ticket")].append(f"claim:{gpu}")
+    return places
+
+
+def _place_of(t: dict[str, str]) -> str:
+    state = t["state"]
+    if state == "pending":
+        return f"pinned:{t['pin']}" if t.get("pin") else f"pending:{t.get('pool')}"
+    return f"claim:{t.get('gpu')}" if state in _GIVEN else state
+
+
+def _indexes(picture: _Picture, ticket: str, t: dict[str, str], who: str) -> Iterator[str]:
+    state, expires_ms = t["state"], int(t.get("expires_ms", 0))
+    for pool, members in picture.all("waiting").items():
+        if (ticket in members) != (state == "pending" and pool == t.get("pool")):
+            yield f"{who} is wrongly in waiting:{pool}, or missing there"
+    if state == "pending" and t.get("pool") not in picture.all("waiting"):
+        yield f"{who} is missing in waiting:{t.get('pool')}"
+    expected = float(expires_ms) if expires_ms and state in _WAITING else None
+    if picture.one("expiring").get(ticket) != expected:
+        yield f"{who} is in expiring by {picture.one('expiring').get(ticket)}, not {expected}"
+    if state == "pending":
+        kind, _, name = _place_of(t).partition(":")
+        score = picture.one(kind, name).get(ticket)
+        if score is not None and score != float(t.get("score", -1)):
+            yield f"{who} stands in its line by {score}, and its place is {t.get('score')}"
+
+
+def _fields(t: dict[str, str], who: str) -> Iterator[str]:
+    for count in ("deliveries", "returns"):
+        if int(t.get(count, -1)) < 0:
+            yield f"{who} has {t.get(count)} {count}"
+    has_token = "token" in t
+    if has_token != (t["state"] in _GIVEN):
+        yield f"{who} has {'a' if has_token else 'no'} token"
+
+
+def _members(picture: _Picture) -> Iterator[str]:
+    tickets = picture.all("ticket")
+    for kind in ("pending", "pinned", "waiting", "scheduled", "expiring", "ending", "task"):
+        for name, members in picture.all(kind).items():
+            for ticket in members:
+                if ticket not in tickets:
+                    yield f"{kind}:{name} has {ticket}, and there is no such ticket"
+                elif kind == "task" and tickets[ticket].get("task_id") != name:
+                    yield f"task:{name} has ticket {ticket} of task {tickets[ticket].get('task_id')}"
+    for kind in ("message", "returned"):
+        for ticket in picture.all(kind):
+            if ticket not in tickets:
+                yield f"{kind}:{ticket} belongs to no ticket"
+    counted = {pool: int(n) for pool, n in picture.one("scheduled_count").items() if int(n)}
+    actual: dict[str, int] = defaultdict(int)
+    for ticket in picture.one("scheduled"):
+        actual[tickets.get(ticket, {}).get("pool")] += 1
+    if counted != actual:
+        yield f"scheduled_count says {counted}, and scheduled has {dict(actual)}"
+
+
+def _claims(picture: _Picture) -> Iterator[str]:
+    tokens: dict[str, str] = {}
+    for gpu, claim in picture.all("claim").items():
+        t = picture.one("ticket", claim.get("ticket", ""))
+        found = (t.get("gpu"), t.get("token"), t.get("state"))
+        expected = (gpu, claim.get("token"), claim.get("state"))
+        if found != expected:
+            yield f"claim:{gpu} says {expected}, and its ticket {claim.get('ticket')} {found}"
+        if int(claim.get("fence", 0)) > int(picture.one("fence", gpu) or 0):
+            yield f"fence:{gpu} is behind its claim's {claim.get('fence')}"
+        if other := tokens.get(claim.get("token", "")):
+            yield f"claim:{gpu} and claim:{other} have the same token"
+        tokens[claim.get("token", "")] = gpu
+        if (gpu in picture.one("deadlines")) != (claim.get("state") in ("claimed", "started")):
+            yield f"claim:{gpu} ({claim.get('state')}) is wrongly in deadlines, or missing there"
+    for gpu in picture.one("deadlines"):
+        if gpu not in picture.all("claim"):
+            yield f"deadlines has {gpu}, which has no claim"
+
+
+def _leases(picture: _Picture) -> Iterator[str]:
+    for gpu, token in picture.all("lease").items():
+        claim = picture.one("claim", gpu)
+        if claim.get("token") != token:
+            if _OUR_TOKEN.fullmatch(token):
+                yield f"lease:{gpu} is ours, and its claim is {claim or 'gone'}"
+            continue
+        ttl = picture.ttls["lease"][gpu]
+        if claim.get("state") == "tail":
+            yield f"lease:{gpu} is held for a tail"
+        elif ttl < 0:
+            yield f"lease:{gpu} is ours and has no TTL"
+        elif abs(picture.one("deadlines").get(gpu, 0) - picture.now_ms - ttl) > TOLERANCE_MS:
+            off = picture.one("deadlines").get(gpu, 0) - picture.now_ms
+            yield f"lease:{gpu} ends in {ttl} ms, and its deadline is in {off} ms"
+
+
+def _free_gpus(picture: _Picture) -> Iterator[str]:
+    for pool, members in picture.all("free").items():
+        for gpu in members:
+            who = f"free:{pool} has {gpu}, which"
+            if pool not in picture.one("device", gpu).get("pools", "").split(","):
+                yield f"{who} does not serve it"
+            if claim := picture.one("claim", gpu):
+                yield f"{who} is claimed for {claim.get('ticket')}"
+            if closed := picture.one("closed", gpu).keys() & {"drain", "closing"}:
+                yield f"{who} is closed: {sorted(closed)}"
+
+
+def _registry(picture: _Picture) -> Iterator[str]:
+    devices = picture.all("device")
+    for single, of_device in (("gpus", "ttl_ms"), ("heartbeats", "heartbeat_ms")):
+        expected = {gpu: float(device.get(of_device, -1)) for gpu, device in devices.items()}
+        if picture.one(single) != expected:
+            yield f"{single} says {picture.one(single)}, and the devices {expected}"
+    for name, gpu in picture.one("names").items():
+        if gpu not in devices:
+            yield f"names has {name} for {gpu}, which is not registered"
+    for gpu, ttl in picture.ttls["worker"].items():
+        if ttl < 0:
+            yield f"worker:{gpu} has no TTL"
+
+
+def _numbers(picture: _Picture) -> Iterator[str]:
+    last = int(picture.one("arrival") or 0)
+    for ticket, t in picture.all("ticket").items():
+        if int(t.get("score", 0)) % _ARRIVALS > last:
+            yield f"ticket {ticket} arrived after the last arrival, {last}"

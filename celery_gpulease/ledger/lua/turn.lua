@@ -1,0 +1,22 @@
+-- One reconciler at a time, and not sooner than wanted after the last: takes the turn, or ends one's own.
+-- KEYS: prefix
+-- ARGV: who age_ms ttl_ms
+-- Returns: {'yours' | 'taken' | 'recent' | 'over'}
+-- include: time
+local who, age_ms, ttl_ms = unpack(ARGV)
+local turn = prefix .. 'turn:reconcile'
+
+if age_ms == '' then
+  if redis.call('GET', turn) == who then
+    redis.call('DEL', turn)
+  end
+  return { 'over' }
+end
+if NOW - (tonumber(redis.call('HGET', PULSE, 'reconciled_at')) or 0) < tonumber(age_ms) then
+  return { 'recent' }
+end
+if not redis.call('SET', turn, who, 'NX', 'PX', ttl_ms) then
+  return { 'taken' }
+end
+redis.call('HSET', PULSE, 'reconciled_at', NOW)
+return { 'yours' }

@@ -1,0 +1,137 @@
+"""`celery -A proj gpulease …`: what is true of the GPUs, and what their people may change."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from dataclasses import asdict
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from celery_gpulease.exceptions import GPULeaseError
+from celery_gpulease.installed import installation
+from celery_gpulease.ledger.views import gpu_rows, pending_rows, pool_rows
+from celery_gpulease.reconcile.corrections import reconcile as reconcile_ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from celery_gpulease.ledger import Ledger
+
+as_json = click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+
+
+@click.group()
+def gpulease() -> None:
+    """See and steer the GPUs and their leases."""
+
+
+def command(run: Callable[..., None]) -> Callable[..., None]:
+    """A sub-command: its first argument is the ledger of the app; our errors are told without a traceback."""
+
+    @click.pass_context
+    @wraps(run)
+    def with_ledger(context: click.Context, /, *args: Any, **options: Any) -> None:
+        try:
+            run(installation(context.obj.app).ledger, *args, **options)
+        except GPULeaseError as error:
+            raise click.ClickException(f"{type(error).__name__}: {error}") from error
+
+    return gpulease.command(run.__name__)(with_ledger)
+
+
+@command
+@as_json
+def status(ledger: Ledger, *, is_json: bool) -> None:
+    """Every GPU and its lease, every pool and who waits for it."""
+    gpus = gpu_rows(ledger)
+    pools = pool_rows(ledger, gpus)
+    if is_json:
+        print_json({"pools": {name: asdict(row) for name, row in pools.items()}, "gpus": [asdict(row) for row in gpus]})
+        return
+    heads = ("GPU", "POOLS", "STATE", "TASK", "HELD", "TTL", "WORKER", "REASON")
+    print_table(heads, [
+        (gpu.id, ",".join(gpu.pools), gpu.state, task_of(gpu.task, gpu.task_id), seconds(gpu.held_seconds),
+         seconds(gpu.ttl_seconds), gpu.worker, gpu.reason)
+        for gpu in gpus
+    ])  # fmt: skip
+    click.echo()
+    heads = ("POOL", "PENDING", "OLDEST", "SCHEDULED")
+    print_table(heads, [(name, row.pending, seconds(row.oldest_seconds), row.scheduled) for name, row in pools.items()])
+
+
+@command
+@as_json
+def pending(ledger: Ledger, *, is_json: bool) -> None:
+    """Who waits, in order, and for what."""
+    rows = pending_rows(ledger, gpu_rows(ledger))
+    if is_json:
+        print_json([asdict(row) for row in rows])
+        return
+    heads = ("POOL", "POSITION", "PRIORITY", "AGE", "TASK", "REASON")
+    print_table(heads, (
+        (row.pool, row.position, row.priority, seconds(row.age_seconds), task_of(row.task, row.task_id), row.reason)
+        for row in rows
+    ))  # fmt: skip
+
+
+@command
+@click.option("--dry-run", is_flag=True, help="Only say what would be corrected.")
+def reconcile(ledger: Ledger, *, dry_run: bool) -> None:
+    """Compare Redis with what the workers really do, now; print each correction."""
+    found = reconcile_ledger(ledger, uuid.uuid4().hex, change=not dry_run)
+    if found is None:
+        message = "another process reconciles at this moment"
+        raise click.ClickException(message)
+    for correction in found:
+        click.echo(str(correction))
+    click.echo(f"{len(found)} correction{'' if len(found) == 1 else 's'}{' to make' if dry_run else ''}")
+
+
+@command
+@click.argument("gpu")
+def drain(ledger: Ledger, gpu: str) -> None:
+    """No new work for GPU; what runs there ends by itself."""
+    click.echo(f"{known(ledger.drain(gpu, drained=True), gpu)} is draining")
+
+
+@command
+@click.argument("gpu")
+def undrain(ledger: Ledger, gpu: str) -> None:
+    """Work for GPU again."""
+    click.echo(f"{known(ledger.drain(gpu, drained=False), gpu)} takes work")
+
+
+def known(gpu: str | None, name: str) -> str:
+    """The id of a GPU; where the ledger does not know it, an error for people."""
+    if gpu is None:
+        message = f"no GPU {name!r} is registered; `gpulease status` lists them"
+        raise click.ClickException(message)
+    return gpu
+
+
+def print_json(value: object) -> None:
+    """Prints one JSON value."""
+    json.dump(value, sys.stdout, indent=2)
+    click.echo()
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Prints a table for people; None is shown as '-'."""
+    lines = [tuple(heads), *(tuple("-" if cell in (None, "") else str(cell) for cell in row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    for line in lines:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def seconds(value: float | None) -> str | None:
+    """Seconds for people."""
+    return None if value is None else f"{value:.1f}s"
+
+
+def task_of(name: str | None, task_id: str | None) -> str | None:
+    """A task for people."""
+    return f"{name}[{task_id}]" if task_id else None

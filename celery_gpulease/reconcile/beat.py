@@ -1,0 +1,33 @@
+"""The beat task: in the schedule of every app on which `GPULease` was called."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from celery_gpulease.installed import installation
+from celery_gpulease.model import RECONCILE_TASK
+from celery_gpulease.reconcile.corrections import reconcile
+
+
+def reconcile_now(app: Any) -> list[str]:
+    """Reconciles in this process; what was corrected, for people."""
+    found = reconcile(installation(app).ledger, uuid.uuid4().hex)
+    return [str(one) for one in found or ()]
+
+
+def add_to_schedule(app: Any) -> None:
+    """Registers the task and puts it in beat's schedule, at `gpulease_reconcile_interval`.
+
+    Its message is never queued: the seam turns it into a wake-up of one worker (sending/holding.py).
+    """
+
+    @app.task(name=RECONCILE_TASK, ignore_result=True, shared=False)  # type: ignore[untyped-decorator]
+    def reconcile_task() -> list[str]:
+        return reconcile_now(app)
+
+    def schedule(sender: Any, **_: Any) -> None:
+        interval = installation(app).settings.reconcile_interval
+        sender.add_periodic_task(interval, sender.signature(RECONCILE_TASK), name=RECONCILE_TASK)
+
+    app.on_after_finalize.connect(schedule, weak=False)

@@ -1,0 +1,210 @@
+"""The seam: every message of a GPU task is held whole at the one place where Celery sends.
+
+`AMQP._create_task_sender` is that place: delay, apply_async, send_task, canvas, links, retry, replace and beat all end
+there (facts/celery-lifecycle.md, 3a). Celery's own sender does its work (signals, events, policy), with a producer that
+holds where kombu's would publish.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from celery.exceptions import Ignore
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+from kombu import Exchange, Queue
+from kombu.compression import compress
+from kombu.serialization import dumps as dump_body
+from kombu.utils.encoding import str_to_bytes
+from kombu.utils.functional import retry_over_time
+from kombu.utils.json import dumps
+
+from celery_gpulease import lease
+from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
+from celery_gpulease.installed import installation
+from celery_gpulease.model import HEADER, PRIORITIES, RECONCILE_TASK, Held
+from celery_gpulease.sending.destination import destination
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_gpulease.installed import Installation
+    from celery_gpulease.sending.destination import Destination
+
+#: The holes of a held message, which the claim fills (lua/include/message.lua). No JSON text contains them.
+QUEUE_HOLE: Final = "\x01"
+CLAIM_HOLE: Final = "\x02"
+#: What kombu's publish takes beside the message's properties. `expiration` is the ledger's: it watches `expires`.
+_NO_PROPERTIES: Final = frozenset(
+    "exchange routing_key retry retry_policy declare expiration timeout confirm_timeout mandatory immediate".split()
+)
+
+
+def holding(amqp_class: type) -> type:
+    """The app's AMQP class, with a sender that holds GPU tasks."""
+
+    class HoldingAMQP(amqp_class):  # type: ignore[misc]
+        def _create_task_sender(self) -> Callable[..., Any]:
+            return _sender(self.app, super()._create_task_sender())
+
+    return HoldingAMQP
+
+
+def _sender(app: Any, send: Callable[..., Any]) -> Callable[..., Any]:
+    def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
+        if name == RECONCILE_TASK:
+            return wake_reconciler(installation(app))
+        where = destination(app, name, message.headers, options)
+        if where is None:
+            return send(producer, name, message, **options)
+        holder = HoldingProducer(producer, installation(app), name, where)
+        return send(holder, name, message, queue=_shown_queue(where.pool), **options)
+
+    return send_task_message
+
+
+def wake_reconciler(installed: Installation) -> None:
+    """Sends the reconciler: a worker's listener serves it, and where none hears it, this process does.
+
+    No message is queued: where only GPU workers run, nobody would consume it.
+    """
+    if not installed.ledger.wake("reconcile"):
+        installed.reconcile()
+
+
+@cache
+def _shown_queue(pool: str) -> Queue:
+    """What signals and events of sending show as the queue; it is never declared."""
+    return Queue(f"gpu.pool.{pool}", Exchange(""), routing_key=f"gpu.pool.{pool}")
+
+
+class HoldingProducer:
+    """Stands in for kombu's producer: the task's message is held, anything else (an event) is published."""
+
+    def __init__(self, producer: Any, installed: Installation, name: str, where: Destination) -> None:
+        self._producer, self._installed, self._name, self._where = producer, installed, name, where
+        self._ticket = uuid.uuid4().hex  # one for all tries: HOLD is idempotent by it
+        self._is_held = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def publish(self, body: Any, **options: Any) -> Any:
+        """Holds the message that Celery's sender has finished.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer, also after the retries that `retry_policy` asks for.
+            Ignore: It was sent in place of a run that is lost.
+        """
+        if self._is_held:
+            return self._producer.publish(body, **options)
+        answer = self._hold(self._held(body, **options), options.get("retry_policy") if options.get("retry") else None)
+        if answer == "lost":
+            message = "this run was lost: its retry or replacement is not sent"
+            raise Ignore(message)
+        self._is_held = True
+        return None
+
+    def _hold(self, held: Held, policy: dict[str, Any] | None) -> str:
+        hold = self._installed.ledger.hold
+        if policy is None:
+            return hold(held)
+        known = ("max_retries", "interval_start", "interval_step", "interval_max")
+        steps = {name: policy[name] for name in known if policy.get(name) is not None or name == "max_retries"}
+        return str(retry_over_time(hold, LedgerUnavailable, args=(held,), **steps))
+
+    def _held(
+        self,
+        body: Any,
+        headers: dict[str, Any],
+        serializer: str | None = None,
+        compression: str | None = None,
+        delivery_mode: Any = None,
+        priority: int | None = None,
+        **options: Any,
+    ) -> Held:
+        content_type, encoding, data = dump_body(body, serializer=serializer or self._producer.serializer)
+        if compression:
+            data, headers["compression"] = compress(data, compression)
+        properties = {name: value for name, value in options.items() if name not in _NO_PROPERTIES}
+        properties["delivery_mode"] = 2 if delivery_mode in (None, "persistent") else delivery_mode
+        properties["priority"] = priority or 0
+        message = Finished(data, content_type, encoding, headers, properties)
+        return held(self._installed.app, self._name, message, self._where, self._ticket)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A message as Celery has finished it."""
+
+    body: str | bytes
+    content_type: str
+    content_encoding: str
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+
+
+def held(app: Any, name: str, message: Finished, where: Destination, ticket: str) -> Held:
+    """Makes the message ready to be routed: two holes are left for the claim, and the ledger waits for the eta.
+
+    A worker that saw the eta would wait a second time, and hold the lease meanwhile; it travels in our header.
+    """
+    headers = message.headers
+    task_id, eta = headers["id"], headers.get("eta")
+    header = {"ticket": ticket, "pool": where.pool, "pin": where.pin or None, "eta": eta, "claim": f"{ticket}-claim"}
+    envelope = {
+        "body": base64.b64encode(str_to_bytes(message.body)).decode(),
+        "content-encoding": message.content_encoding,
+        "content-type": message.content_type,
+        "headers": {**headers, "eta": None, HEADER: header},
+        "properties": {
+            **message.properties,
+            "delivery_info": {"exchange": "", "routing_key": f"{ticket}-queue"},
+            "body_encoding": "base64",
+            "delivery_tag": ticket,
+        },
+    }
+    run = lease.current(task_id)
+    return Held(
+        ticket=ticket,
+        task_id=task_id,
+        task=name,
+        pool=where.pool,
+        pin=where.pin,
+        priority=checked_priority(message.properties.get("priority")),
+        eta_ms=epoch_ms(app, eta),
+        expires_ms=epoch_ms(app, headers.get("expires")),
+        message=_with_holes(dumps(envelope), ticket),
+        run_ticket=run.claim.ticket if run and run.claim else "",
+        run_token=run.claim.token if run and run.claim else "",
+    )
+
+
+def _with_holes(text: str, ticket: str) -> str:
+    return text.replace(f"{ticket}-queue", QUEUE_HOLE, 1).replace(f'"{ticket}-claim"', CLAIM_HOLE, 1)
+
+
+def checked_priority(priority: int | None) -> int:
+    """A priority as the broker (Redis) counts: 0 is served first.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if priority is None:
+        return 0
+    if isinstance(priority, int) and priority in PRIORITIES:
+        return priority
+    message = f"priority {priority!r}: a whole number from 0 to {PRIORITIES[-1]}"
+    raise ConfigurationError(message)
+
+
+def epoch_ms(app: Any, time: str | datetime | None) -> int:
+    """The milliseconds of an eta or of expires, as Celery's headers have them; 0 for none."""
+    if time is None:
+        return 0
+    moment = maybe_make_aware(maybe_iso8601(time), app.timezone)
+    return round(moment.astimezone(timezone.utc).timestamp() * 1000)

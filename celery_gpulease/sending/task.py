@@ -1,0 +1,92 @@
+"""`GPUTask`: the base class of tasks that run on a leased GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery import Task
+from celery.exceptions import Ignore
+from kombu.exceptions import OperationalError
+
+from celery_gpulease import lease
+from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.installed import installation
+from celery_gpulease.model import DEFAULT_POOL, check_pool
+
+if TYPE_CHECKING:
+    from celery_gpulease.model import GPU
+
+
+class GPUTask(Task):  # type: ignore[misc]
+    """A task that waits for a free GPU of its pool and runs there, under a lease.
+
+    Attributes:
+        pool: Which GPUs may run it: those whose worker was started with this pool.
+    """
+
+    abstract = True
+    pool = DEFAULT_POOL
+    acks_late = True
+
+    @property
+    def gpu(self) -> GPU:
+        """The GPU that this run holds; its fields are None where there is no lease."""
+        run = self._run()
+        return run.gpu if run else lease.NO_GPU
+
+    @property
+    def lease(self) -> lease.Lease:
+        """The lease of this run; it does nothing where there is none."""
+        run = self._run()
+        return run.lease if run else lease.no_lease()
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """Checks the pool's name.
+
+        Raises:
+            ConfigurationError: It is none.
+        """
+        super().on_bound(app)
+        check_pool(cls.pool)
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        """Sends the task, as Celery does; besides its options takes `pool` and `gpu`.
+
+        Raises:
+            ConfigurationError: `GPULease(app)` was not called, or a setting is wrong.
+            LedgerUnavailable: Redis does not answer.
+        """
+        ledger = installation(self.app).ledger
+        try:
+            return super().apply_async(*args, **options)
+        except LedgerUnavailable:
+            raise
+        except (OperationalError, RuntimeError) as error:
+            # a result backend on the same Redis is asked first (Celery.send_task), and fails in its own words
+            if ledger.is_reachable():
+                raise
+            raise LedgerUnavailable(str(error)) from error
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the body; a run that was lost meanwhile ends in Ignore, so that nothing of it is stored."""
+        if self.request.called_directly:
+            return super().__call__(*args, **kwargs)
+        # not super(): outside a worker Task.__call__ would push an empty request (celery/app/task.py)
+        try:
+            result = self.run(*args, **kwargs)
+        except Exception:
+            self._drop_if_lost()
+            raise
+        self._drop_if_lost()
+        return result
+
+    def _drop_if_lost(self) -> None:
+        run = self._run()
+        if run and run.must_be_dropped():
+            message = "this run was lost: its task runs, or will run, elsewhere"
+            raise Ignore(message)
+
+    def _run(self) -> lease.Run | None:
+        request = self.request
+        return None if request.called_directly or request.is_eager else lease.current(request.id)

@@ -1,0 +1,210 @@
+"""The bootstep of `celery worker --gpu`: joins before the fork, serves after it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from celery import bootsteps
+from celery.utils.imports import symbol_by_name
+from celery.utils.log import get_logger
+from kombu import Exchange, Queue
+
+from celery_gpulease import devices
+from celery_gpulease.dispatch.dispatcher import Dispatcher
+from celery_gpulease.dispatch.ending import Ender
+from celery_gpulease.dispatch.listener import Listener
+from celery_gpulease.exceptions import ConfigurationError, GPUInUse, GPULeaseError, LedgerUnavailable
+from celery_gpulease.installed import installation
+from celery_gpulease.ledger.notifications import eviction_trouble, switch_on
+from celery_gpulease.reconcile.pace import ReconcilePace
+from celery_gpulease.worker import post as posts
+from celery_gpulease.worker.consumer import gpu_consumer
+from celery_gpulease.worker.heartbeat import Heartbeat, settle
+from celery_gpulease.worker.options import banner, ineffective_options, parse_pools
+from celery_gpulease.worker.post import Post
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_gpulease.model import Device
+
+logger = get_logger(__name__)
+
+#: Seconds between two looks at the presence of another worker of the same GPU.
+LOOK_EVERY: Final = 0.2
+#: Seconds that a worker that stops waits for its heartbeat's last word.
+LONGEST_LEAVE: Final = 5.0
+
+
+class WorkerRefused(click.ClickException):
+    """The worker does not start; Celery's command prints the reason, exit code 1."""
+
+
+class GPUStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Serves one GPU, when the worker was started with `--gpu`."""
+
+    label = "GPU"
+    requires = ("celery.worker.components:Pool",)  # so that our threads start after the fork
+
+    def __init__(self, worker: Any, gpu: str | None = None, gpu_pools: str | None = None, **options: Any) -> None:
+        super().__init__(worker, **options)
+        self.enabled = gpu is not None
+        self._gpu, self._gpu_pools, self._options = gpu, gpu_pools, options
+
+    def create(self, worker: Any) -> None:
+        """Checks everything, then joins: what is refused leaves nothing registered.
+
+        Raises:
+            WorkerRefused: A setting, an option or the pool is wrong, or the GPU is in use.
+        """
+        try:
+            refuse_options(worker, self._options)
+            installed = installation(worker.app)
+            device = devices.find_device(str(self._gpu), installed.settings.host)
+            self.post = Post(installed.ledger, device, parse_pools(self._gpu_pools), worker.hostname)
+            self._flags_trouble = switch_on(installed.ledger)
+            join(self.post)
+        except GPULeaseError as error:
+            raise WorkerRefused(f"{type(error).__name__}: {error}") from error
+        posts.set_post(self.post)
+        devices.show_only(device)
+        consume_only(worker.app, device)
+        worker.consumer_cls = gpu_consumer(symbol_by_name(worker.consumer_cls), self.post, self._leave)
+
+    def start(self, worker: Any) -> None:
+        """Starts the threads: the pool has forked."""
+        post = self.post
+        logger.info(banner(post.device, post.pools))
+        self._say_troubles(worker)
+        self._ender = Ender(worker.app, post.ledger)
+        self._pace = ReconcilePace(post.ledger, post.presence.instance)
+        self._heartbeat = Heartbeat(post, on_taken=lambda: self._stop_taken(worker))
+        dispatcher = Dispatcher(post.ledger, post.device.id, post.is_running, self._ender.wake)
+        self._listener = Listener(
+            dispatcher,
+            resync=self._resync,
+            on_lease_gone=self._heartbeat.beat_now,
+            on_reconcile=self._pace.wake,
+        )
+        for thread in (self._ender, self._pace, self._heartbeat, self._listener):
+            thread.start()
+
+    def close(self, _worker: Any) -> None:
+        """The worker stops: no claim from now on, and what was not started goes back; what runs keeps its lease."""
+        self.post.is_stopping = True
+        self._listener.stop()
+        self._trying(self.post.ledger.close, self.post.device.id, self.post.presence)
+
+    def stop(self, _worker: Any) -> None:
+        """Nothing here: the pool ends after this step, and the lease is kept until then (`_leave`)."""
+
+    def terminate(self, _worker: Any) -> None:
+        """As `stop`: the pool is terminated after this step, and `_leave` gives back what ran."""
+
+    def _leave(self) -> None:
+        self._heartbeat.stop()
+        self._heartbeat.join(LONGEST_LEAVE)
+        for duty in self.post.duties():
+            if duty.is_over:
+                self._trying(settle, self.post, duty)
+        self._trying(self.post.ledger.leave, self.post.device.id, self.post.presence)
+        self._pace.stop()
+        self._ender.stop()
+
+    def _trying(self, tell: Callable[..., object], *what: Any) -> None:
+        try:
+            tell(*what)
+        except LedgerUnavailable as error:
+            logger.warning("Redis does not hear that this worker stops; the lease's ttl will tell: %s", error)
+
+    def _stop_taken(self, worker: Any) -> None:
+        logger.critical("Another worker serves GPU %s now: this one stops", self.post.device.id)
+        worker.app.control.shutdown(destination=[worker.hostname])
+
+    def _resync(self) -> None:
+        try:
+            trouble = switch_on(self.post.ledger)
+        except ConfigurationError as error:
+            trouble = str(error)
+        if trouble and self._flags_trouble is None:
+            logger.warning(trouble)
+        self._flags_trouble = trouble
+
+    def _say_troubles(self, worker: Any) -> None:
+        if self._flags_trouble:
+            logger.warning(self._flags_trouble)
+        if trouble := eviction_trouble(self.post.ledger):
+            logger.warning(trouble)
+        for flag in ineffective_options():
+            logger.warning("%s has no effect with --gpu: one task at a time, from the queue of this GPU", flag)
+        if not worker.pool_cls.__module__.endswith("prefork"):
+            logger.warning(
+                "Pool %s cannot stop a task or limit its time, and a task that holds the GIL for longer than "
+                "gpulease_lease_ttl loses its lease: prefork (the default) has none of these limits",
+                worker.pool_cls.__module__,
+            )
+
+
+def refuse_options(worker: Any, options: dict[str, Any]) -> None:
+    """Refuses what a GPU's worker cannot do.
+
+    Raises:
+        ConfigurationError: The pool is a green one, forks are not used, or it would scale.
+    """
+    pool = worker.pool_cls.__module__
+    for green in ("gevent", "eventlet"):
+        if green in pool:
+            message = (
+                f"-P {green} cannot serve a GPU: its greenlets share one process, in which a computing task stops the "
+                "heartbeat and no task can be stopped; leave -P out, prefork is the default"
+            )
+            raise ConfigurationError(message)
+    if options.get("autoscale"):
+        message = "--autoscale has no meaning with --gpu: a GPU does one task at a time; leave it out"
+        raise ConfigurationError(message)
+    if getattr(worker, "pool_start_method", "fork") == "spawn":
+        message = "--pool-start-method spawn cannot serve a GPU: main and child share memory; use fork, the default"
+        raise ConfigurationError(message)
+
+
+def join(post: Post) -> None:
+    """Registers the GPU. A presence that is there may be a dead worker's: it is waited for.
+
+    Raises:
+        GPUInUse: It was renewed meanwhile: another worker serves this GPU.
+        ConfigurationError: The GPU is registered under another name.
+    """
+    first: list[str] | None = None
+    while True:
+        word, *other = post.ledger.join(post.device, post.pools, post.presence)
+        if word == "joined":
+            return
+        if word == "named":
+            message = f"GPU {post.device.alias} is served as {other[0]}: give all workers NVML, or none"
+            raise ConfigurationError(message)
+        if first is None:
+            first = other
+            logger.warning("GPU %s has a worker; waiting whether it lives: %s", post.device.id, describe(other[0]))
+        elif other != first:
+            message = f"GPU {post.device.id} is in use by {describe(other[0])}; stop it, or name another GPU"
+            raise GPUInUse(message)
+        time.sleep(LOOK_EVERY)
+
+
+def describe(presence: str) -> str:
+    """Names a worker for people."""
+    told = json.loads(presence)
+    return f"worker {told['worker']} (pid {told['pid']} on {told['host']})"
+
+
+def consume_only(app: Any, device: Device) -> None:
+    """Lets the worker consume its GPU's queue and no other, without broker acknowledgement.
+
+    `select_add` would replace the exchange; one exchange per GPU would stay in RabbitMQ.
+    """
+    queues = app.amqp.queues
+    queues[device.queue] = Queue(device.queue, Exchange(""), routing_key=device.queue, no_ack=True)
+    queues.select([device.queue])

@@ -1,0 +1,148 @@
+"""The heartbeat: a thread of the worker's main process that keeps the lease of what runs, and settles what is over."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from celery.utils.log import get_logger
+from celery.worker import state as celery_state
+
+from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.lease import board
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_gpulease.worker.post import Duty, Post
+
+logger = get_logger(__name__)
+
+#: Seconds between two tries to reach Redis, or to find that a process is gone.
+RETRY_EVERY: Final = 0.5
+LOOK_EVERY: Final = 0.02
+
+
+class Heartbeat(threading.Thread):
+    """Renews, reports and settles.
+
+    Args:
+        post: What this worker answers for.
+        on_taken: Called when another worker serves this GPU: this one must stop.
+    """
+
+    def __init__(self, post: Post, on_taken: Callable[[], None]) -> None:
+        super().__init__(name="gpulease-heartbeat", daemon=True)
+        self._post, self._on_taken = post, on_taken
+        self._settings = post.ledger.settings
+        self._is_over = False
+        self._next_beat = 0.0
+        self._is_known_lost = False
+
+    def run(self) -> None:
+        """Beats until `stop`."""
+        while not self._is_over:
+            try:
+                seconds = self._turn()
+                self._is_known_lost = False
+            except LedgerUnavailable as error:
+                seconds = RETRY_EVERY
+                self._next_beat = 0.0
+                self._say_lost(error)
+            self._post.wake_heartbeat.wait(seconds)
+
+    def stop(self) -> None:
+        """Ends the thread after what it is at."""
+        self._is_over = True
+        self._post.wake_heartbeat.set()
+
+    def beat_now(self) -> None:
+        """The lease's key vanished: what runs takes it back at once, instead of at the next beat."""
+        if any(not duty.is_over and not board.is_released(duty.claim.fence) for duty in self._post.duties()):
+            self._next_beat = 0.0
+            self._post.wake_heartbeat.set()
+
+    def _turn(self) -> float:
+        self._post.wake_heartbeat.clear()
+        is_waiting = False
+        for duty in self._post.duties():
+            if not duty.is_over:
+                continue
+            if duty.pid is not None and is_alive(duty.pid):
+                is_waiting = True
+            else:
+                settle(self._post, duty)
+        if time.monotonic() >= self._next_beat:
+            self._next_beat = time.monotonic() + self._settings.heartbeat_interval
+            self._beat()
+        return LOOK_EVERY if is_waiting else max(0.0, self._next_beat - time.monotonic())
+
+    def _beat(self) -> None:
+        duties = self._post.duties()
+        for duty in duties:
+            self._renew(duty)
+        running = next((duty.claim for duty in duties if not duty.is_over), None)
+        post, ledger = self._post, self._post.ledger
+        answer = ledger.report(post.device.id, post.presence, running, self._settings.lease_ttl / 2)
+        if answer == "unregistered":
+            ledger.join(post.device, post.pools, post.presence)
+        elif answer == "taken":
+            self._on_taken()
+
+    def _renew(self, duty: Duty) -> None:
+        asked_at = time.monotonic()  # before it is sent: what the server grants began no earlier
+        answer = self._post.ledger.renew(duty.claim)
+        if answer in ("renewed", "regained"):
+            board.write(renewed_fence=duty.claim.fence, renewed_at=asked_at)
+            if answer == "regained":
+                logger.warning("%s had lost the lease of GPU %s and took it back", duty.request, duty.claim.gpu)
+            self._give_back_if_dropped(duty)
+        elif answer in ("robbed", "lost") and not duty.is_over:
+            board.write(lost_fence=duty.claim.fence)
+            duty.request.lose(answer)
+
+    def _give_back_if_dropped(self, duty: Duty) -> None:
+        """When Celery restarts its consumer it drops, in silence, requests that the pool has not got yet."""
+        request = duty.request
+        is_known = request in celery_state.reserved_requests or request in celery_state.active_requests
+        if is_known or duty.is_over:
+            duty.unknown_since = None
+        elif duty.unknown_since is None:
+            duty.unknown_since = time.monotonic()
+        elif time.monotonic() - duty.unknown_since > self._settings.heartbeat_interval:
+            logger.warning("%s was dropped by Celery before it ran, and goes back to its place", request)
+            self._post.end(duty.claim, "dropped by Celery", counted=False)
+
+    def _say_lost(self, error: LedgerUnavailable) -> None:
+        if not self._is_known_lost:
+            logger.warning("The heartbeat has lost Redis and tries again: %s", error)
+        self._is_known_lost = True
+
+
+def settle(post: Post, duty: Duty) -> None:
+    """Tells the ledger how a run has ended.
+
+    Raises:
+        LedgerUnavailable: Redis does not answer; the duty remains.
+    """
+    if duty.end is None:
+        if not board.is_released(duty.claim.fence):
+            post.ledger.release(duty.claim)
+    else:
+        post.ledger.requeue(duty.claim, duty.end, counted=duty.is_counted)
+    post.settled(duty)
+
+
+def is_alive(pid: int) -> bool:
+    """Does this process still run? One that only waits to be reaped does not."""
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except ProcessLookupError:
+        return False
+    except OSError:  # no /proc here
+        return True
+    return state not in "ZX"

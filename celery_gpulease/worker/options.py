@@ -1,0 +1,72 @@
+"""`celery worker --gpu`: the options, and what they make of Celery's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from celery.bin.base import CeleryOption
+from celery.utils.nodenames import default_nodename
+from click.core import ParameterSource
+
+from celery_gpulease.installed import installation
+from celery_gpulease.model import DEFAULT_POOL, check_pool
+
+if TYPE_CHECKING:
+    from celery_gpulease.model import Device
+
+GROUP = "GPU Options"
+
+
+def add_options(app: Any) -> None:
+    """Adds our options to `celery worker`; Celery reads them when the app has been imported."""
+    app.user_options["worker"].add(
+        CeleryOption(
+            ("--gpu",),
+            help_group=GROUP,
+            help="Serve this GPU of this host (an index): consume only its queue, one task at a time.",
+        )
+    )
+    app.user_options["worker"].add(
+        CeleryOption(
+            ("--gpu-pools",),
+            help_group=GROUP,
+            help=f"The pools that this GPU serves, in order of preference (default: {DEFAULT_POOL}).",
+        )
+    )
+
+
+def parse_pools(text: str | None) -> tuple[str, ...]:
+    """The pools that `--gpu-pools` names, each once.
+
+    Raises:
+        ConfigurationError: A name is none.
+    """
+    return tuple(dict.fromkeys(check_pool(one.strip()) for one in (text or DEFAULT_POOL).split(",")))
+
+
+def one_task_at_a_time(worker: Any) -> None:
+    """Sets concurrency, prefetching and the node's name, before Celery resolves them (`worker_init`).
+
+    A bootstep would be too late: Celery's Pool step is made before it.
+    """
+    gpu = worker.options.get("gpu")
+    if gpu is None:
+        return
+    worker.concurrency = worker.prefetch_multiplier = 1
+    if worker.hostname == default_nodename(None):
+        worker.hostname = f"gpu{gpu}@{installation(worker.app).settings.host}"
+
+
+def ineffective_options() -> list[str]:
+    """Those of Celery's options that were given and have no effect beside `--gpu`."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return []
+    names = {"queues": "-Q", "exclude_queues": "-X", "concurrency": "-c", "prefetch_multiplier": "--prefetch-multiplier"}
+    return [flag for name, flag in names.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+
+
+def banner(device: Device, pools: tuple[str, ...]) -> str:
+    """What the worker says when it serves."""
+    return f"Serving GPU {device.id} (index {device.index}) for the pools {', '.join(pools)}"

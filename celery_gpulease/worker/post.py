@@ -1,0 +1,104 @@
+"""The post: what one worker knows of its GPU and of the run on it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery_gpulease import __version__
+from celery_gpulease.lease import board
+from celery_gpulease.model import Presence
+
+if TYPE_CHECKING:
+    from celery_gpulease.ledger import Ledger
+    from celery_gpulease.model import Claim, Device
+
+
+@dataclass
+class Duty:
+    """A run that this worker answers for, from START until its ticket is ended or given back.
+
+    Attributes:
+        claim: What it runs under.
+        request: Celery's request.
+        since: When it started, on this process' monotonic clock.
+        end: How it is to be given up once it is over: a word for the journal, or None for a plain release.
+        is_over: Main knows that it is over.
+        is_counted: Does giving it up count as a delivery?
+        pid: The process that must be gone first, None for none.
+        unknown_since: Since when neither Celery's pool nor its main process knows the request.
+    """
+
+    claim: Claim
+    request: Any
+    since: float
+    end: str | None = None
+    is_over: bool = False
+    is_counted: bool = True
+    pid: int | None = None
+    unknown_since: float | None = None
+
+
+class Post:
+    """One worker's GPU, pools and presence, and the duties that it has now.
+
+    There is one duty at a time but for a moment: the next task may start while the end of the last is settled. The event
+    loop takes and ends duties, the heartbeat's thread settles them with the ledger.
+    """
+
+    def __init__(self, ledger: Ledger, device: Device, pools: tuple[str, ...], worker: str) -> None:
+        self.ledger, self.device, self.pools = ledger, device, pools
+        self.presence = Presence(uuid.uuid4().hex, worker, device.host, os.getpid(), __version__)
+        self.is_stopping = False
+        self.wake_heartbeat = threading.Event()
+        self._duties: dict[str, Duty] = {}
+
+    def duties(self) -> list[Duty]:
+        """What this worker answers for, oldest first."""
+        return list(self._duties.values())
+
+    def is_running(self) -> bool:
+        """Does this worker answer for a run?"""
+        return bool(self._duties)
+
+    def take(self, claim: Claim, request: Any) -> None:
+        """A ticket has started here."""
+        self._duties[claim.token] = Duty(claim, request, time.monotonic())
+
+    def end(self, claim: Claim, why: str | None = None, *, counted: bool = True, pid: int | None = None) -> None:
+        """A run is over, as far as the event loop knows.
+
+        Where the child has released its lease that is all; else the heartbeat's thread settles it at once.
+
+        Args:
+            claim: Of the run.
+            why: None where its ticket ends, else why it goes back to its place.
+            counted: Does it count as a delivery?
+            pid: The process that must be gone before the GPU is free.
+        """
+        duty = self._duties.get(claim.token)
+        if duty is None:
+            return
+        if why is None and board.is_released(claim.fence):
+            self.settled(duty)
+            return
+        duty.end, duty.is_counted, duty.pid, duty.is_over = why, counted, pid, True
+        self.wake_heartbeat.set()
+
+    def settled(self, duty: Duty) -> None:
+        """The ledger knows of the end."""
+        self._duties.pop(duty.claim.token, None)
+
+
+#: Of this process (and, after the fork, of its children); None in a process that serves no GPU.
+post: Post | None = None
+
+
+def set_post(one: Post | None) -> None:
+    """This process serves a GPU from now on, or none."""
+    global post  # noqa: PLW0603
+    post = one

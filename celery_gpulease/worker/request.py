@@ -1,0 +1,187 @@
+"""What becomes of each request on a GPU's worker: START before the pool, and every end that signals cannot see."""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import Ignore, Reject
+from celery.utils.log import get_logger
+from celery.worker.state import task_ready
+
+from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.model import DEFAULT_POOL, HEADER, Claim
+from celery_gpulease.sending.destination import Destination
+from celery_gpulease.sending.holding import Finished, held
+from celery_gpulease.sending.task import GPUTask
+
+if TYPE_CHECKING:
+    from celery_gpulease.worker.post import Post
+
+logger = get_logger(__name__)
+
+#: Ends of the process that ran the task, not of the task.
+DEATHS = (WorkerLostError, SystemExit, KeyboardInterrupt)
+
+
+@cache
+def gpu_request(base: type, post: Post, pool: Any) -> type:
+    """The request class of one task: Celery's, or the user's own, on a GPU's worker.
+
+    Celery's `create_request_cls` (celery/worker/request.py) subclasses it again and overrides `on_success` without
+    calling super; `__init_subclass__` is where that one is wrapped.
+    """
+    if getattr(base, "_is_gpu_request", False):
+        return base
+
+    class GPURequest(base):  # type: ignore[misc]
+        _is_gpu_request = True
+        _is_started = False
+        _lost_why: str | None = None
+
+        def __init_subclass__(cls, **options: Any) -> None:
+            super().__init_subclass__(**options)
+            if "on_success" in vars(cls):
+                cls.on_success = _then_end(cls.on_success)
+
+        def __init__(self, message: Any, **options: Any) -> None:
+            super().__init__(message, **options)
+            header = self._request_dict.get(HEADER)
+            self.claim, self.nonce = Claim.from_header(header), uuid.uuid4().hex
+            if self.claim is not None:
+                self._request_dict["eta"] = header["eta"]  # the ledger has waited; the task still sees it
+
+        def revoked(self) -> bool:
+            """Celery asks this before it revokes, expires or runs: so this is where START belongs.
+
+            A message whose claim is over is dropped in silence: its task runs, or waits, elsewhere.
+            """
+            if self._already_revoked:
+                return True
+            if not self._is_started and not self._start():
+                task_ready(self)
+                return True
+            if super().revoked():
+                post.end(self.claim)
+                return True
+            return False
+
+        def on_accepted(self, pid: int, time_accepted: float) -> None:
+            super().on_accepted(pid, time_accepted)
+            if self._lost_why:
+                self._stop()
+
+        def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:  # noqa: FBT001, FBT002
+            """Every end but success. A death is not the task's end, and a lost run has none."""
+            error = exc_info.exception
+            error = error.exc if isinstance(error, ExceptionWithTraceback) else error
+            if self._lost_why and isinstance(error, (Terminated, *DEATHS)):
+                task_ready(self)
+                post.end(self.claim, self._lost_why)
+            elif isinstance(error, Reject) and isinstance(error.reason, Ignore):  # Task.retry, refused by HOLD
+                task_ready(self)
+                post.end(self.claim)
+            elif isinstance(error, DEATHS) and self._died(error):
+                task_ready(self)
+                post.end(self.claim, f"its process died: {error}")
+            else:
+                self._rejected = False
+                super().on_failure(exc_info, send_failed_event, return_ok)
+                if not self._rejected:
+                    is_killed = isinstance(error, (Terminated, TimeLimitExceeded))
+                    post.end(self.claim, pid=self.worker_pid if is_killed else None)
+
+        def end_well(self) -> None:
+            """The task has succeeded."""
+            post.end(self.claim)
+
+        def acknowledge(self) -> None:
+            """Nothing: the broker keeps no copy, the ledger alone remembers."""
+
+        def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002
+            """The task asked for it, so it counts as no death."""
+            self.send_event("task-rejected", requeue=requeue)
+            if requeue:
+                self._rejected = True
+                post.end(self.claim, "rejected", counted=False)
+
+        def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:  # noqa: FBT001, FBT002
+            """Only a worker that stops ends a run; a lost connection to the broker loses nothing here."""
+            if post.is_stopping:
+                super().cancel(pool, signal, emit_retry)
+
+        def lose(self, why: str) -> None:
+            """The heartbeat's word: another holder has the GPU. What runs here is stopped, where it can be."""
+            if self._lost_why:
+                return
+            self._lost_why = why
+            logger.error("%s has lost the lease of GPU %s (%s)", self, self.claim.gpu, why)
+            if post.ledger.settings.on_lease_lost == "terminate" and self.time_start:
+                self._stop()
+
+        def _stop(self) -> None:
+            try:
+                pool.terminate_job(self.worker_pid, signal.SIGTERM)
+            except NotImplementedError:
+                logger.error("This pool cannot stop a task: %s runs on, with self.lease.lost set", self)  # noqa: TRY400
+
+        def _died(self, error: BaseException) -> bool:
+            """Is this death ours to answer for? Celery's own ways of retrying after one are left to it."""
+            if self._already_revoked or self._already_cancelled or self.task.retry_on_worker_lost:
+                return False
+            logger.error("%s: its process died under it: %s", self, error)
+            return True
+
+        def _start(self) -> bool:
+            if self.claim is None:
+                self._hold()
+                return False
+            try:
+                answer = post.ledger.start(
+                    self.claim,
+                    self.nonce,
+                    acks_late=bool(self.task.acks_late),
+                    limit=post.ledger.settings.max_deliveries,
+                    stores_result=not self.ignore_result,
+                )
+            except LedgerUnavailable as error:
+                logger.warning("%s does not start now, and will be routed again: %s", self, error)
+                return False
+            self._is_started = answer == "run"
+            if self._is_started:
+                post.take(self.claim, self)
+            else:
+                logger.info("%s is dropped: its claim is over (%s)", self, answer)
+            return self._is_started
+
+        def _hold(self) -> None:
+            """Holds a message that came into this queue past the ledger (by hand, by an old sender)."""
+            is_gpu_task = isinstance(self.task, GPUTask)
+            pool = getattr(self.task, "pool", DEFAULT_POOL) if is_gpu_task else DEFAULT_POOL
+            where = Destination(pool, "" if is_gpu_task else post.device.id)
+            kept = {name: value for name, value in (self.message.properties or {}).items() if name != "delivery_info"}
+            message = Finished(
+                self.message.body,
+                self.message.content_type,
+                self.message.content_encoding,
+                dict(self.message.headers),
+                kept,
+            )
+            post.ledger.hold(held(self.app, self.task.name, message, where, uuid.uuid4().hex))
+            logger.warning("%s came into the queue of GPU %s without a claim, and is held", self, post.device.id)
+
+    return GPURequest
+
+
+def _then_end(on_success: Any) -> Any:
+    def on_success_then_end(self: Any, result: Any, **options: Any) -> Any:
+        answer = on_success(self, result, **options)
+        if not result[0]:  # else on_failure has seen it
+            self.end_well()
+        return answer
+
+    return on_success_then_end

@@ -1,0 +1,54 @@
+"""What the process that runs a task does at its start and end. Handlers observe or release, they never decide."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from celery import signals
+from celery.utils.log import get_logger
+
+from celery_gpulease import lease
+from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.lease import Lease, Run
+from celery_gpulease.model import GPU, HEADER, Claim
+from celery_gpulease.worker import post as posts
+from celery_gpulease.worker.options import one_task_at_a_time
+
+logger = get_logger(__name__)
+
+#: States by which the task itself has ended. Without a state (killed, shut down) or rejected, main decides.
+OWN_ENDS: Final = frozenset({"SUCCESS", "FAILURE", "RETRY", "IGNORED"})
+
+
+def connect() -> None:
+    """Connects the handlers, once for all apps of this process."""
+    signals.worker_init.connect(_worker_init, dispatch_uid="gpulease")
+    signals.task_prerun.connect(_task_prerun, dispatch_uid="gpulease")
+    signals.task_postrun.connect(_task_postrun, dispatch_uid="gpulease")
+
+
+def _worker_init(sender: Any, **_: Any) -> None:
+    one_task_at_a_time(sender)
+
+
+def _task_prerun(task_id: str, task: Any, **_: Any) -> None:
+    claim = Claim.from_header(getattr(task.request, HEADER, None))
+    if posts.post is None or claim is None or task.request.is_eager:
+        return
+    device = posts.post.device
+    lease.begin(Run(task_id, GPU(device.id, device.index), Lease(posts.post.ledger, claim)))
+
+
+def _task_postrun(task_id: str, state: str | None = None, **_: Any) -> None:
+    run = lease.current(task_id)
+    if posts.post is None or run is None or run.claim is None:
+        return
+    lease.end()
+    if state not in OWN_ENDS:
+        return
+    try:
+        posts.post.ledger.release(run.claim)
+    except LedgerUnavailable as error:
+        logger.warning("The lease of GPU %s is released later, by the main process: %s", run.claim.gpu, error)
+    else:
+        lease.board.write_released(run.claim.fence)
