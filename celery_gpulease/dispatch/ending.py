@@ -15,6 +15,7 @@ from celery import signals
 from celery.app.task import Context
 from celery.utils.log import get_logger
 from kombu.message import Message
+from kombu.serialization import prepare_accept_content
 
 from celery_gpulease.exceptions import LeaseLost, LedgerUnavailable
 
@@ -108,7 +109,7 @@ def request_of(app: Any, ending: Ending) -> Context:
         content_encoding=envelope["content-encoding"],
         headers=envelope["headers"],
         properties=envelope["properties"],
-        accept=app.conf.accept_content,
+        accept=prepare_accept_content(app.conf.accept_content),
     )
     args, kwargs, embed = message.decode()
     properties = envelope["properties"]

@@ -175,11 +175,11 @@ class Ledger:
         A run whose ticket only went back to the line is still its own: its end will count.
         """
         with in_our_words("is_lost"):
-            state, token, why = self.client.hmget(self.keys.named("ticket", claim.ticket), ["state", "token", "why"])
+            names = ["state", "last_run", "why"]
+            state, last_run, why = self.client.hmget(self.keys.named("ticket", claim.ticket), names)
             if state is None:
                 return self.client.zscore(self.keys.named("ended"), claim.ticket) is None
-        is_running = state in ("started", "tail")
-        return (is_running and token != claim.token) or (state == "tail" and why == "forced")
+        return last_run != claim.token or (state == "tail" and why == "forced")
 
     def is_reachable(self) -> bool:
         """Does Redis answer now?"""
