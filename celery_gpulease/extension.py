@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.utils.imports import symbol_by_name
 
 from celery_gpulease.installed import install, installation
-from celery_gpulease.ledger import Ledger
 from celery_gpulease.reconcile.beat import add_to_schedule, reconcile_now
 from celery_gpulease.sending.holding import holding
-from celery_gpulease.settings import Settings
 from celery_gpulease.worker import signals
 from celery_gpulease.worker.bootsteps import GPUStep
 from celery_gpulease.worker.options import add_options
+
+if TYPE_CHECKING:
+    from celery_gpulease.ledger import Ledger
+    from celery_gpulease.settings import Settings
 
 
 class GPULease:

@@ -150,7 +150,7 @@ def begin(run: Run) -> None:
 
 def end() -> Run | None:
     """The task is over; what ran, or None."""
-    global _current  # noqa: PLW0603
+    global _current
     run, _current = _current, None
     return run
 

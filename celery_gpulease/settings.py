@@ -59,7 +59,7 @@ def read_settings(conf: Any, environ: Mapping[str, str] = os.environ) -> Setting
         reconcile_interval=_seconds(conf, "reconcile_interval", 30.0),
         max_deliveries=_checked(conf, "max_deliveries", 3, _is_count, "a whole number, 1 or more"),
         notifications=_choice(conf, "notifications", "auto", "require", "off"),
-        track_held=_checked(conf, "track_held", False, _is_bool, "True or False"),
+        track_held=_checked(conf, "track_held", default=False, is_right=_is_bool, wanted="True or False"),
         host=check_gpu(str(host).replace(":", "-")),
         metrics_port=_checked(conf, "metrics_port", None, _is_port, "a port's number, or None"),
         on_lease_lost=_choice(conf, "on_lease_lost", "terminate", "warn"),

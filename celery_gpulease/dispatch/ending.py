@@ -1,7 +1,7 @@
 """Ends outside Redis: a result, its callbacks and signals, written for a task that no worker will run (again).
 
-It takes two steps, so that nothing is lost when the writer dies between them: END hands a ticket out for a while, FINISH
-forgets it. A thread does it, since a slow result backend must not delay a claim.
+It takes two steps, so that nothing is lost when the writer dies between them: END hands a ticket out for a while,
+FINISH forgets it. A thread does it, since a slow result backend must not delay a claim.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def write_end(app: Any, ending: Ending) -> None:
         if task is not None:
             is_expired = ending.why == "expired"
             signals.task_revoked.send(task, request=request, terminated=False, signum=None, expired=is_expired)
-        _send_event(app, "task-revoked", uuid=ending.task_id, terminated=False, signum=None, expired=ending.why == "expired")
+        _send_event(
+            app, "task-revoked", uuid=ending.task_id, terminated=False, signum=None, expired=ending.why == "expired"
+        )
         logger.info("Task %s[%s] is revoked: %s", ending.task, ending.task_id, ending.why)
         return
     error = LeaseLost(_why_lost(ending))

@@ -30,8 +30,8 @@ _UNAVAILABLE: Final = (
 )
 
 
-def connect(url: str, options: Mapping[str, Any], **defaults: Any) -> redis.Redis:
-    """A client of the server that `gpulease_redis_url` names.
+def connect(url: str, options: Mapping[str, Any], **defaults: Any) -> Any:
+    """A redis.Redis of the server that `gpulease_redis_url` names.
 
     Args:
         url: `redis://`, `rediss://`, `unix://`, or `sentinel://` with several hosts joined by `;`.

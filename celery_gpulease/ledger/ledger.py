@@ -14,8 +14,6 @@ from celery_gpulease.ledger.connection import connect, in_our_words
 from celery_gpulease.ledger.keys import Keys
 
 if TYPE_CHECKING:
-    import redis
-
     from celery_gpulease.model import Claim, Device, Held, Presence
     from celery_gpulease.settings import Settings
 
@@ -72,8 +70,8 @@ class Ledger:
         self._scripts: dict[str, Any] = {}
 
     @cached_property
-    def client(self) -> redis.Redis:
-        """The connection pool; it survives a fork (redis-py makes new connections in the child)."""
+    def client(self) -> Any:
+        """A redis.Redis that answers in text; it survives a fork (redis-py makes new connections in the child)."""
         return connect(
             self.settings.redis_url,
             self.settings.redis_options,
@@ -110,8 +108,8 @@ class Ledger:
             stores_result: Does its result go to the backend?
 
         Returns:
-            'run'; 'twice' (another request has it), 'stale' (the claim is over), 'foreign' (a stranger took the GPU, the
-            ticket is back in line) or 'unknown' (there is no such ticket): the message is dropped.
+            'run'; 'twice' (another request has it), 'stale' (the claim is over), 'foreign' (a stranger took the GPU,
+            the ticket is back in line) or 'unknown' (there is no such ticket): the message is dropped.
         """
         answer = self._call(
             "start",
@@ -178,7 +176,7 @@ class Ledger:
             names = ["state", "last_run", "why"]
             state, last_run, why = self.client.hmget(self.keys.named("ticket", claim.ticket), names)
             if state is None:
-                return self.client.zscore(self.keys.named("ended"), claim.ticket) is None
+                return bool(self.client.zscore(self.keys.named("ended"), claim.ticket) is None)
         return last_run != claim.token or (state == "tail" and why == "forced")
 
     def is_reachable(self) -> bool:
@@ -205,7 +203,8 @@ class Ledger:
         while True:
             answer = self._call("end", ticket=ticket)
             if answer[0] == "end":
-                return Ending(*answer[1:5], int(answer[5]), answer[6])
+                _, ticket, task_id, task, why, deliveries, message = answer
+                return Ending(ticket, task_id, task, why, int(deliveries), message)
             if answer[0] == "none":
                 return None
 
@@ -265,9 +264,9 @@ class Ledger:
 
     def agenda(self) -> Agenda:
         """What is due, and when to look again."""
-        now, deadline, due, ending, lapsed = self._call("agenda")
-        seconds = [None if one == -1 else one / 1000 for one in (deadline, due, ending)]
-        return Agenda(now, *seconds, lapsed)
+        now, *waits, lapsed = self._call("agenda")
+        deadline, due, ending = (None if ms == -1 else ms / 1000 for ms in waits)
+        return Agenda(now, deadline, due, ending, lapsed)
 
     # operators and the reconciler
 

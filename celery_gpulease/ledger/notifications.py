@@ -37,7 +37,7 @@ def switch_on(ledger: Ledger) -> str | None:
         if mode == "require":
             message = f"gpulease_notifications is 'require', and the server refuses CONFIG ({error}): {cure}"
             raise ConfigurationError(message) from error
-        return f"the server refuses CONFIG ({error}); if its events are off, GPUs are looked at with each heartbeat: {cure}"
+        return f"the server refuses CONFIG ({error}); if events are off, free GPUs are found at each heartbeat: {cure}"
     return None
 
 
@@ -54,7 +54,7 @@ def eviction_trouble(ledger: Ledger) -> str | None:
 
 
 def _add_flags(client: redis.Redis) -> None:
-    present = set(client.config_get(FLAGS).get(FLAGS, ""))
+    present = set(client.config_get(FLAGS).get(FLAGS) or "")
     has_classes = "A" in present or set("gxe") <= present
     if not (has_classes and "K" in present):
         client.config_set(FLAGS, "".join(sorted(present | WANTED)))

@@ -80,7 +80,9 @@ def pool_rows(ledger: Ledger, gpus: list[GPURow]) -> dict[str, PoolRow]:
     with in_our_words("status"):
         scheduled = client.hgetall(keys.named("scheduled_count"))
         waiting = set(_pools_with_a_line(ledger))
-        names = sorted(waiting | {pool for gpu in gpus for pool in gpu.pools} | {p for p, n in scheduled.items() if int(n)})
+        names = sorted(
+            waiting | {pool for gpu in gpus for pool in gpu.pools} | {p for p, n in scheduled.items() if int(n)}
+        )
         now = _now_ms(ledger)
         rows = {}
         for pool in names:

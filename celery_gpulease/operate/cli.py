@@ -59,8 +59,10 @@ def status(ledger: Ledger, *, is_json: bool) -> None:
         for gpu in gpus
     ])  # fmt: skip
     click.echo()
-    heads = ("POOL", "PENDING", "OLDEST", "SCHEDULED")
-    print_table(heads, [(name, row.pending, seconds(row.oldest_seconds), row.scheduled) for name, row in pools.items()])
+    print_table(
+        ("POOL", "PENDING", "OLDEST", "SCHEDULED"),
+        [(name, row.pending, seconds(row.oldest_seconds), row.scheduled) for name, row in pools.items()],
+    )
 
 
 @command

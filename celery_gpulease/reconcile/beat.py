@@ -22,7 +22,7 @@ def add_to_schedule(app: Any) -> None:
     Its message is never queued: the seam turns it into a wake-up of one worker (sending/holding.py).
     """
 
-    @app.task(name=RECONCILE_TASK, ignore_result=True, shared=False)  # type: ignore[untyped-decorator]
+    @app.task(name=RECONCILE_TASK, ignore_result=True, shared=False)
     def reconcile_task() -> list[str]:
         return reconcile_now(app)
 

@@ -71,7 +71,9 @@ def correct_gpu(ledger: Ledger, gpu: str, *, change: bool) -> Iterator[Correctio
 def _job_without_lease(ledger: Ledger, seen: Evidence, change: bool) -> Correction | None:  # noqa: FBT001
     if seen.claim is None or seen.claim_state != "started" or seen.lease is not None or not seen.runs_its_claim:
         return None
-    return _done(ledger.renew, seen.claim, change, Correction("job without lease", seen.gpu, f"ticket {seen.claim.ticket}"))
+    return _done(
+        ledger.renew, seen.claim, change, Correction("job without lease", seen.gpu, f"ticket {seen.claim.ticket}")
+    )
 
 
 def _lapsed_lease(ledger: Ledger, seen: Evidence, change: bool) -> Correction | None:  # noqa: FBT001

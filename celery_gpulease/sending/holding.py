@@ -40,14 +40,17 @@ QUEUE_HOLE: Final = "\x01"
 CLAIM_HOLE: Final = "\x02"
 #: What kombu's publish takes beside the message's properties. `expiration` is the ledger's: it watches `expires`.
 _NO_PROPERTIES: Final = frozenset(
-    "exchange routing_key retry retry_policy declare expiration timeout confirm_timeout mandatory immediate".split()
+    {
+        *("exchange", "routing_key", "declare", "mandatory", "immediate", "expiration"),
+        *("retry", "retry_policy", "timeout", "confirm_timeout"),
+    }
 )
 
 
 def holding(amqp_class: type) -> type:
     """The app's AMQP class, with a sender that holds GPU tasks."""
 
-    class HoldingAMQP(amqp_class):  # type: ignore[misc]
+    class HoldingAMQP(amqp_class):
         def _create_task_sender(self) -> Callable[..., Any]:
             return _sender(self.app, super()._create_task_sender())
 
@@ -207,4 +210,4 @@ def epoch_ms(app: Any, time: str | datetime | None) -> int:
     if time is None:
         return 0
     moment = maybe_make_aware(maybe_iso8601(time), app.timezone)
-    return round(moment.astimezone(timezone.utc).timestamp() * 1000)
+    return int(moment.astimezone(timezone.utc).timestamp() * 1000)

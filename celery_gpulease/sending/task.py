@@ -8,7 +8,7 @@ from celery import Task
 from celery.exceptions import Ignore
 from kombu.exceptions import OperationalError
 
-from celery_gpulease import lease
+from celery_gpulease import lease as leases
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.model import DEFAULT_POOL, check_pool
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from celery_gpulease.model import GPU
 
 
-class GPUTask(Task):  # type: ignore[misc]
+class GPUTask(Task):
     """A task that waits for a free GPU of its pool and runs there, under a lease.
 
     Attributes:
@@ -32,13 +32,13 @@ class GPUTask(Task):  # type: ignore[misc]
     def gpu(self) -> GPU:
         """The GPU that this run holds; its fields are None where there is no lease."""
         run = self._run()
-        return run.gpu if run else lease.NO_GPU
+        return run.gpu if run else leases.NO_GPU
 
     @property
-    def lease(self) -> lease.Lease:
+    def lease(self) -> leases.Lease:
         """The lease of this run; it does nothing where there is none."""
         run = self._run()
-        return run.lease if run else lease.no_lease()
+        return run.lease if run else leases.no_lease()
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
@@ -87,6 +87,6 @@ class GPUTask(Task):  # type: ignore[misc]
             message = "this run was lost: its task runs, or will run, elsewhere"
             raise Ignore(message)
 
-    def _run(self) -> lease.Run | None:
+    def _run(self) -> leases.Run | None:
         request = self.request
-        return None if request.called_directly or request.is_eager else lease.current(request.id)
+        return None if request.called_directly or request.is_eager else leases.current(request.id)

@@ -43,7 +43,7 @@ class WorkerRefused(click.ClickException):
     """The worker does not start; Celery's command prints the reason, exit code 1."""
 
 
-class GPUStep(bootsteps.StartStopStep):  # type: ignore[misc]
+class GPUStep(bootsteps.StartStopStep):
     """Serves one GPU, when the worker was started with `--gpu`."""
 
     label = "GPU"

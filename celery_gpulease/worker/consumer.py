@@ -24,7 +24,7 @@ def gpu_consumer(base: type, post: Post, on_stopped: Callable[[], None]) -> type
         on_stopped: Called when the pool has ended, in every kind of shutdown.
     """
 
-    class GPUConsumer(base):  # type: ignore[misc]
+    class GPUConsumer(base):
         def update_strategies(self) -> None:
             """Every task gets our request, before Celery builds the strategies that use it."""
             for task in self.app.tasks.values():

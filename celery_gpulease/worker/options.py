@@ -63,7 +63,12 @@ def ineffective_options() -> list[str]:
     context = click.get_current_context(silent=True)
     if context is None:
         return []
-    names = {"queues": "-Q", "exclude_queues": "-X", "concurrency": "-c", "prefetch_multiplier": "--prefetch-multiplier"}
+    names = {
+        "queues": "-Q",
+        "exclude_queues": "-X",
+        "concurrency": "-c",
+        "prefetch_multiplier": "--prefetch-multiplier",
+    }
     return [flag for name, flag in names.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
 
 

@@ -7,9 +7,9 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from celery_gpulease import __version__
 from celery_gpulease.lease import board
 from celery_gpulease.model import Presence
 
@@ -46,13 +46,13 @@ class Duty:
 class Post:
     """One worker's GPU, pools and presence, and the duties that it has now.
 
-    There is one duty at a time but for a moment: the next task may start while the end of the last is settled. The event
-    loop takes and ends duties, the heartbeat's thread settles them with the ledger.
+    There is one duty at a time but for a moment: the next task may start while the end of the last is settled. The
+    event loop takes and ends duties, the heartbeat's thread settles them with the ledger.
     """
 
     def __init__(self, ledger: Ledger, device: Device, pools: tuple[str, ...], worker: str) -> None:
         self.ledger, self.device, self.pools = ledger, device, pools
-        self.presence = Presence(uuid.uuid4().hex, worker, device.host, os.getpid(), __version__)
+        self.presence = Presence(uuid.uuid4().hex, worker, device.host, os.getpid(), version("celery-gpulease"))
         self.is_stopping = False
         self.wake_heartbeat = threading.Event()
         self._duties: dict[str, Duty] = {}

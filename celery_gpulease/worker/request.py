@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import uuid
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.exceptions import Ignore, Reject
 from celery.utils.log import get_logger
+from celery.worker.request import Request
 from celery.worker.state import task_ready
 
 from celery_gpulease.exceptions import LedgerUnavailable
@@ -25,156 +26,168 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 #: Ends of the process that ran the task, not of the task.
-DEATHS = (WorkerLostError, SystemExit, KeyboardInterrupt)
+DEATHS: Final = (WorkerLostError, SystemExit, KeyboardInterrupt)
 
 
 @cache
 def gpu_request(base: type, post: Post, pool: Any) -> type:
-    """The request class of one task: Celery's, or the user's own, on a GPU's worker.
-
-    Celery's `create_request_cls` (celery/worker/request.py) subclasses it again and overrides `on_success` without
-    calling super; `__init_subclass__` is where that one is wrapped.
-    """
-    if getattr(base, "_is_gpu_request", False):
+    """The request class of a task on a GPU's worker, over Celery's or the user's own (`Task.Request`)."""
+    if issubclass(base, GPURequest):  # the consumer restarts, and asks again
         return base
+    return type("GPURequest", (GPURequest, base), {"post": post, "pool": pool})
 
-    class GPURequest(base):  # type: ignore[misc]
-        _is_gpu_request = True
-        _is_started = False
-        _lost_why: str | None = None
 
-        def __init_subclass__(cls, **options: Any) -> None:
-            super().__init_subclass__(**options)
-            if "on_success" in vars(cls):
-                cls.on_success = _then_end(cls.on_success)
+class GPURequest(Request):
+    """One request under a claim.
 
-        def __init__(self, message: Any, **options: Any) -> None:
-            super().__init__(message, **options)
-            header = self._request_dict.get(HEADER)
-            self.claim, self.nonce = Claim.from_header(header), uuid.uuid4().hex
-            if self.claim is not None:
-                self._request_dict["eta"] = header["eta"]  # the ledger has waited; the task still sees it
+    Attributes:
+        post: What this worker answers for.
+        pool: Celery's pool.
+        claim: What the message says of its claim; None where it came past the ledger.
+        nonce: Of this request: START knows a repeated call by it.
+    """
 
-        def revoked(self) -> bool:
-            """Celery asks this before it revokes, expires or runs: so this is where START belongs.
+    post: Post
+    pool: Any
+    claim: Claim | None
+    nonce: str
+    _is_started = False
+    _is_given_back = False
+    _lost_why: str | None = None
 
-            A message whose claim is over is dropped in silence: its task runs, or waits, elsewhere.
-            """
-            if self._already_revoked:
-                return True
-            if not self._is_started and not self._start():
-                task_ready(self)
-                return True
-            if super().revoked():
-                post.end(self.claim)
-                return True
-            return False
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Wraps the `on_success` that Celery's `create_request_cls` (celery/worker/request.py) puts over ours."""
+        super().__init_subclass__(**options)
+        if "on_success" in vars(cls):
+            cls.on_success = _then_end(cls.on_success)
 
-        def on_accepted(self, pid: int, time_accepted: float) -> None:
-            super().on_accepted(pid, time_accepted)
-            if self._lost_why:
-                self._stop()
+    def __init__(self, message: Any, **options: Any) -> None:
+        super().__init__(message, **options)
+        header = self._request_dict.get(HEADER)
+        self.claim, self.nonce = Claim.from_header(header), uuid.uuid4().hex
+        if self.claim is not None:
+            self._request_dict["eta"] = header["eta"]  # the ledger has waited; the task still sees it
 
-        def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:  # noqa: FBT001, FBT002
-            """Every end but success. A death is not the task's end, and a lost run has none."""
-            error = exc_info.exception
-            error = error.exc if isinstance(error, ExceptionWithTraceback) else error
-            if self._lost_why and isinstance(error, (Terminated, *DEATHS)):
-                task_ready(self)
-                post.end(self.claim, self._lost_why)
-            elif isinstance(error, Reject) and isinstance(error.reason, Ignore):  # Task.retry, refused by HOLD
-                task_ready(self)
-                post.end(self.claim)
-            elif isinstance(error, DEATHS) and self._died(error):
-                task_ready(self)
-                post.end(self.claim, f"its process died: {error}")
-            else:
-                self._rejected = False
-                super().on_failure(exc_info, send_failed_event, return_ok)
-                if not self._rejected:
-                    is_killed = isinstance(error, (Terminated, TimeLimitExceeded))
-                    post.end(self.claim, pid=self.worker_pid if is_killed else None)
+    # before it runs
 
-        def end_well(self) -> None:
-            """The task has succeeded."""
-            post.end(self.claim)
+    def revoked(self) -> bool:
+        """Celery asks this before it revokes, expires or runs a request: so this is where START belongs.
 
-        def acknowledge(self) -> None:
-            """Nothing: the broker keeps no copy, the ledger alone remembers."""
-
-        def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002
-            """The task asked for it, so it counts as no death."""
-            self.send_event("task-rejected", requeue=requeue)
-            if requeue:
-                self._rejected = True
-                post.end(self.claim, "rejected", counted=False)
-
-        def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:  # noqa: FBT001, FBT002
-            """Only a worker that stops ends a run; a lost connection to the broker loses nothing here."""
-            if post.is_stopping:
-                super().cancel(pool, signal, emit_retry)
-
-        def lose(self, why: str) -> None:
-            """The heartbeat's word: another holder has the GPU. What runs here is stopped, where it can be."""
-            if self._lost_why:
-                return
-            self._lost_why = why
-            logger.error("%s has lost the lease of GPU %s (%s)", self, self.claim.gpu, why)
-            if post.ledger.settings.on_lease_lost == "terminate" and self.time_start:
-                self._stop()
-
-        def _stop(self) -> None:
-            try:
-                pool.terminate_job(self.worker_pid, signal.SIGTERM)
-            except NotImplementedError:
-                logger.error("This pool cannot stop a task: %s runs on, with self.lease.lost set", self)  # noqa: TRY400
-
-        def _died(self, error: BaseException) -> bool:
-            """Is this death ours to answer for? Celery's own ways of retrying after one are left to it."""
-            if self._already_revoked or self._already_cancelled or self.task.retry_on_worker_lost:
-                return False
-            logger.error("%s: its process died under it: %s", self, error)
+        A message whose claim is over is dropped in silence: its task runs, or waits, elsewhere.
+        """
+        if self._already_revoked:
             return True
+        if not self._is_started and not self._start():
+            task_ready(self)
+            return True
+        if super().revoked():
+            self._end()
+            return True
+        return False
 
-        def _start(self) -> bool:
-            if self.claim is None:
-                self._hold()
-                return False
-            try:
-                answer = post.ledger.start(
-                    self.claim,
-                    self.nonce,
-                    acks_late=bool(self.task.acks_late),
-                    limit=post.ledger.settings.max_deliveries,
-                    stores_result=not self.ignore_result,
-                )
-            except LedgerUnavailable as error:
-                logger.warning("%s does not start now, and will be routed again: %s", self, error)
-                return False
-            self._is_started = answer == "run"
-            if self._is_started:
-                post.take(self.claim, self)
-            else:
-                logger.info("%s is dropped: its claim is over (%s)", self, answer)
-            return self._is_started
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """The pool's process has it."""
+        super().on_accepted(pid, time_accepted)
+        if self._lost_why:
+            self._stop()
 
-        def _hold(self) -> None:
-            """Holds a message that came into this queue past the ledger (by hand, by an old sender)."""
-            is_gpu_task = isinstance(self.task, GPUTask)
-            pool = getattr(self.task, "pool", DEFAULT_POOL) if is_gpu_task else DEFAULT_POOL
-            where = Destination(pool, "" if is_gpu_task else post.device.id)
-            kept = {name: value for name, value in (self.message.properties or {}).items() if name != "delivery_info"}
-            message = Finished(
-                self.message.body,
-                self.message.content_type,
-                self.message.content_encoding,
-                dict(self.message.headers),
-                kept,
+    def _start(self) -> bool:
+        if self.claim is None:
+            self._hold()
+            return False
+        try:
+            answer = self.post.ledger.start(
+                self.claim,
+                self.nonce,
+                acks_late=bool(self.task.acks_late),
+                limit=self.post.ledger.settings.max_deliveries,
+                stores_result=not self.ignore_result,
             )
-            post.ledger.hold(held(self.app, self.task.name, message, where, uuid.uuid4().hex))
-            logger.warning("%s came into the queue of GPU %s without a claim, and is held", self, post.device.id)
+        except LedgerUnavailable as error:
+            logger.warning("%s does not start now, and will be routed again: %s", self, error)
+            return False
+        self._is_started = answer == "run"
+        if self._is_started:
+            self.post.take(self.claim, self)
+        else:
+            logger.info("%s is dropped: its claim is over (%s)", self, answer)
+        return self._is_started
 
-    return GPURequest
+    def _hold(self) -> None:
+        """Holds a message that came into this queue past the ledger: by hand, or by a sender without GPULease."""
+        pool = self.task.pool if isinstance(self.task, GPUTask) else DEFAULT_POOL
+        pin = "" if isinstance(self.task, GPUTask) else self.post.device.id
+        message = self.message
+        properties = {name: value for name, value in (message.properties or {}).items() if name != "delivery_info"}
+        finished = Finished(
+            message.body, message.content_type, message.content_encoding, dict(message.headers), properties
+        )
+        self.post.ledger.hold(held(self.app, self.task.name, finished, Destination(pool, pin), uuid.uuid4().hex))
+        logger.warning("%s came into the queue of GPU %s without a claim, and is held", self, self.post.device.id)
+
+    # when it is over
+
+    def end_well(self) -> None:
+        """The task has succeeded."""
+        self._end()
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Every end but success. A death is not the task's end, and a lost run has none."""
+        error = exc_info.exception
+        error = error.exc if isinstance(error, ExceptionWithTraceback) else error
+        if self._lost_why and isinstance(error, (Terminated, *DEATHS)):
+            task_ready(self)
+            self._end(self._lost_why)
+        elif isinstance(error, Reject) and isinstance(error.reason, Ignore):  # Task.retry, refused by HOLD
+            task_ready(self)
+            self._end()
+        elif isinstance(error, DEATHS) and not self._is_celerys_death():
+            logger.error("%s: its process died under it: %s", self, error)
+            task_ready(self)
+            self._end(f"its process died: {error}")
+        else:
+            super().on_failure(exc_info, send_failed_event, return_ok)
+            is_killed = isinstance(error, (Terminated, TimeLimitExceeded))
+            if not self._is_given_back:
+                self._end(pid=self.worker_pid if is_killed else None)
+
+    def acknowledge(self) -> None:
+        """Nothing: the broker keeps no copy, the ledger alone remembers."""
+
+    def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002
+        """The task asked for it, so it counts as no death."""
+        self.send_event("task-rejected", requeue=requeue)
+        if requeue:
+            self._is_given_back = True
+            self._end("rejected", counted=False)
+
+    def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:  # noqa: FBT001, FBT002
+        """Only a worker that stops ends a run; a lost connection to the broker loses nothing here."""
+        if self.post.is_stopping:
+            super().cancel(pool, signal, emit_retry)
+
+    def lose(self, why: str) -> None:
+        """The heartbeat's word: another holder has the GPU. What runs here is stopped, where it can be."""
+        if self._lost_why:
+            return
+        self._lost_why = why
+        logger.error("%s has lost the lease of GPU %s (%s)", self, self.post.device.id, why)
+        if self.post.ledger.settings.on_lease_lost == "terminate" and self.time_start:
+            self._stop()
+
+    def _stop(self) -> None:
+        try:
+            self.pool.terminate_job(self.worker_pid, signal.SIGTERM)
+        except NotImplementedError:
+            logger.error("This pool cannot stop a task: %s runs on, with self.lease.lost set", self)  # noqa: TRY400
+
+    def _is_celerys_death(self) -> bool:
+        """Did Celery kill it for an end of its own, or does the task ask Celery to retry after a death?"""
+        return bool(self._already_revoked or self._already_cancelled or self.task.retry_on_worker_lost)
+
+    def _end(self, why: str | None = None, *, counted: bool = True, pid: int | None = None) -> None:
+        if self.claim is not None:
+            self.post.end(self.claim, why, counted=counted, pid=pid)
 
 
 def _then_end(on_success: Any) -> Any:
