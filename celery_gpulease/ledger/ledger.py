@@ -177,7 +177,7 @@ class Ledger:
             state, last_run, why = self.client.hmget(self.keys.named("ticket", claim.ticket), names)
             if state is None:
                 return bool(self.client.zscore(self.keys.named("ended"), claim.ticket) is None)
-        return last_run != claim.token or (state == "tail" and why == "forced")
+        return bool(last_run != claim.token or (state == "tail" and why == "forced"))
 
     def is_reachable(self) -> bool:
         """Does Redis answer now?"""

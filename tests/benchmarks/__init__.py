@@ -1,0 +1,1 @@
+"""Printed, never asserted: every figure beside plain Celery's in the same run."""
