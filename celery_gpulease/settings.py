@@ -91,6 +91,7 @@ def _redis_url(conf: Any) -> str:
 
 def _refuse_unknown(conf: Any) -> None:
     known = {PREFIX + one.name for one in fields(Settings)}
+    conf.get("broker_url")  # Celery reads its configuration with the first look at a value
     prefix = getattr(conf, "prefix", None) or ""
     for key in conf:
         name = str(key).lower().removeprefix(str(prefix).lower())

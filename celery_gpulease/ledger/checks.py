@@ -54,7 +54,7 @@ _SINGLE: Final = {
     "journal": "stream",
     "counters": "hash",
 }
-_OUR_TOKEN: Final = re.compile(r"[0-9a-f]{32}-\d+")
+_OUR_TOKEN: Final = re.compile(r"[0-9a-f]{32}-.+-\d+")
 _GIVEN: Final = ("claimed", "started", "tail")  # the states in which a ticket has a GPU
 _WAITING: Final = ("pending", "scheduled")
 _STATES: Final = (*_WAITING, *_GIVEN, "ending")

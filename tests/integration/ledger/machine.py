@@ -1,0 +1,797 @@
+"""Random operations by senders, workers, a reconciler and a stranger, and what must hold after each of them.
+
+Anybody dies between any two steps; any call is made twice with the same arguments, of which the caller hears the second
+answer (the first was lost); leases and presences lapse at any moment. A run is never assumed to be the only one: what
+was reaped goes on running, renews, sends its retry and releases when it likes, as a partitioned worker does.
+"""
+
+import itertools
+import sys
+from dataclasses import dataclass, field
+
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from celery_gpulease.ledger import Ledger
+from celery_gpulease.ledger.checks import inconsistencies
+from celery_gpulease.settings import Settings
+from tests.integration.ledger.world import World
+
+GPUS = {"node:0": ("default",), "node:1": ("default", "fast"), "GPU-3": ("fast", "default")}
+PINS = ("node:0", "node:1", "GPU-3", "node:3")
+HOUR_MS = 3_600_000
+LIMIT = 2
+
+gpus = st.sampled_from(sorted(GPUS))
+some = st.integers(0, 1 << 16)  # picks from what there is by then
+repeats = st.sampled_from([False, False, True])
+
+
+class RepeatingLedger(Ledger):
+    """Where `is_reply_lost`, a script runs twice with the same arguments, and its second reply is the one that arrives."""
+
+    is_reply_lost = False
+
+    def _call(self, name, **values):
+        if self.is_reply_lost:
+            super()._call(name, **values)
+        return super()._call(name, **values)
+
+
+@dataclass
+class Task:
+    """What a sender was promised."""
+
+    held: object
+    arrival: int = 0  # 0: not in a line yet
+    deaths: int = 0  # of its runs, counted
+    is_superseded: bool = False
+    last_run: str = ""  # the token that started last, while that run may come back
+
+
+@dataclass
+class Run:
+    """A task's body under way, wherever it thinks it is."""
+
+    claim: object
+    nonce: str
+    is_lost: bool = False  # it was told so
+
+
+@dataclass
+class Picture:
+    """What the ledger says, as far as the rules need it."""
+
+    tickets: dict
+    claims: dict
+    leases: dict
+    ended: set
+    lines: dict = field(default_factory=dict)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """The ledger against a model that knows the promises, not the scripts. `url` and `scripts` are given by the test."""
+
+    url = ""
+    scripts: dict = {}  # noqa: RUF012  name → text: mutations
+
+    def __init__(self):
+        super().__init__()
+        self.ledger = RepeatingLedger(Settings(redis_url=self.url))
+        self.world = World(self.ledger)
+        self.client = self.ledger.client
+        self.client.flushdb()
+        for name, text in self.scripts.items():
+            self.ledger._scripts[name] = self.client.register_script(text)
+        self.numbers = itertools.count(1)
+        self.arrivals = itertools.count(1)
+        self.tasks = {}  # ticket → Task
+        self.workers = {}  # gpu → the worker that lives
+        self.claims = []  # every claim that anybody ever popped
+        self.runs = []  # Run, also of workers that were taken for dead
+        self.over = []  # Run: released, given back or killed; its late messages may still come
+        self.started = {}  # token → the nonce that may run under it
+        self.fences = dict.fromkeys(GPUS, 0)
+        self.tokens = set()
+        self.strangers = {}  # gpu → its lease
+        self.wanted, self.drained, self.closing = set(), set(), set()
+        self.is_outage = False
+        self.may_end, self.must_end = set(), set()  # tickets, in this step
+        for gpu in GPUS:
+            self._join(gpu)
+        self.before = self._picture()
+
+    # the rules: few, so that Hypothesis chooses what moves tasks as often as what disturbs them
+
+    @initialize(count=st.integers(1, 6), pools=st.lists(st.sampled_from(["default", "fast"]), min_size=6, max_size=6))
+    def begin(self, count, pools):
+        """Some wait already."""
+        for pool in pools[:count]:
+            self.hold(pool, "", 0, is_later=False, expires=False, is_reply_lost=False)
+
+    @rule(
+        what=st.sampled_from(
+            ["lease_lapses", "lease_is_deleted_by_hand", "presence_lapses", "comes_due", "expires", "half_a_minute", "outage", "grace"]
+        ),
+        gpu=gpus,
+        which=some,
+    )
+    def time_passes(self, what, gpu, which):
+        """Any deadline, at any moment."""
+        {
+            "lease_lapses": lambda: self.lease_lapses(gpu),
+            "lease_is_deleted_by_hand": lambda: self.lease_is_deleted_by_hand(gpu),
+            "presence_lapses": lambda: self.presence_lapses(gpu),
+            "comes_due": lambda: self.comes_due(which, promotes=bool(which % 3)),
+            "expires": lambda: self.expires(which),
+            "half_a_minute": self.ends_are_tried_again,
+            "outage": self.outage,
+            "grace": self.grace_ends,
+        }[what]()
+
+    @rule(what=st.sampled_from(["takes", "takes_what_lapsed", "goes", "wants", "wants_no_more"]), gpu=gpus)
+    def stranger(self, what, gpu):
+        """A program that knows the contract."""
+        {
+            "takes": lambda: self.stranger_takes(gpu),
+            "takes_what_lapsed": lambda: self.lease_lapses_and_a_stranger_takes(gpu),
+            "goes": lambda: self.stranger_goes(gpu),
+            "wants": lambda: self.stranger_wants(gpu, wants=True),
+            "wants_no_more": lambda: self.stranger_wants(gpu, wants=False),
+        }[what]()
+
+    @rule(
+        what=st.sampled_from(["drain", "undrain", "close", "leave", "die", "is_cut_off", "second_worker"]),
+        gpu=gpus,
+        is_reply_lost=repeats,
+    )
+    def worker_changes(self, what, gpu, is_reply_lost):
+        """A worker, or an operator."""
+        {
+            "drain": lambda: self.drain(gpu, is_drained=True, is_reply_lost=is_reply_lost),
+            "undrain": lambda: self.drain(gpu, is_drained=False, is_reply_lost=is_reply_lost),
+            "close": lambda: self.close(gpu, is_reply_lost),
+            "leave": lambda: self.leave(gpu, is_reply_lost),
+            "die": lambda: self.die(gpu, with_runs=True),
+            "is_cut_off": lambda: self.die(gpu, with_runs=False),
+            "second_worker": lambda: self.join(gpu, is_reply_lost),
+        }[what]()
+
+    @precondition(lambda self: len(self.workers) < len(GPUS) or self.drained | self.closing | self.wanted | self.strangers.keys())
+    @rule(gpu=gpus, is_reply_lost=repeats)
+    def comes_back(self, gpu, is_reply_lost):
+        """A worker that was away starts again, and nothing hinders it."""
+        if gpu not in self.workers or gpu in self.closing:
+            self.workers.pop(gpu, None)
+            self.world.deafen(gpu)
+            self.presence_lapses(gpu)
+            self.join(gpu, is_reply_lost)
+        self.stranger_goes(gpu)
+        self.stranger_wants(gpu, wants=False)
+        self.drain(gpu, is_drained=False, is_reply_lost=False)
+
+    @rule(
+        what=st.sampled_from(
+            ["promote", "agenda", "end", "end_dies", "reconcile", "report", "reap", "claim", "pop", "old_hold"]
+        ),
+        gpu=gpus,
+        which=some,
+        is_reply_lost=repeats,
+    )
+    def look_after(self, what, gpu, which, is_reply_lost):
+        """Any listener, heartbeat or reconciler."""
+        {
+            "promote": lambda: self.promote(is_reply_lost),
+            "agenda": self.agenda,
+            "end": lambda: self.end(is_reply_lost, dies_first=False),
+            "end_dies": lambda: self.end(is_reply_lost, dies_first=True),
+            "reconcile": lambda: self.reconcile(gpu),
+            "report": lambda: self.report(gpu, is_reply_lost),
+            "reap": lambda: self.reap(gpu, is_reply_lost),
+            "claim": lambda: self.claim(gpu, is_reply_lost),
+            "pop": lambda: self.pop(gpu),
+            "old_hold": lambda: self.send_again_what_was_sent_long_ago(which),
+        }[what]()
+
+    @precondition(lambda self: self.runs or self.claims)
+    @rule(
+        what=st.sampled_from(["retry", "retry", "given_back", "child_killed", "released_late"]),
+        which=some,
+        is_reply_lost=repeats,
+    )
+    def goes_otherwise(self, what, which, is_reply_lost):
+        """A run, or a claim, that does not simply end."""
+        {
+            "retry": lambda: self.retry(which, is_reply_lost),
+            "given_back": lambda: self.requeue(which, counted=False, is_reply_lost=is_reply_lost),
+            "child_killed": lambda: self.requeue(which, counted=True, is_reply_lost=is_reply_lost),
+            "released_late": lambda: self.release_late(which),
+        }[what]()
+
+    # senders
+
+    @rule(
+        pool=st.sampled_from(["default", "fast"]),
+        pin=st.sampled_from(["", "", "", *PINS]),
+        priority=st.sampled_from([0, 0, 9]),
+        is_later=st.sampled_from([False, False, True]),
+        expires=st.booleans(),
+        is_reply_lost=repeats,
+    )
+    def hold(self, pool, pin, priority, is_later, expires, is_reply_lost):
+        """A sender; it may die right after the call."""
+        number = next(self.numbers)
+        far = self.world.now_ms() + HOUR_MS
+        held = self.world.held(
+            ticket=f"t{number}",
+            task_id=f"task{number}",
+            pool=pool,
+            pin=pin,
+            priority=priority,
+            eta_ms=far + number if is_later else 0,
+            expires_ms=far if expires else 0,
+        )
+        self._hold(held, is_reply_lost)
+        assert held.ticket in self.tasks
+
+    def _hold(self, held, is_reply_lost):
+        self.ledger.is_reply_lost = is_reply_lost
+        answer = self.ledger.hold(held)
+        self.ledger.is_reply_lost = False
+        note(f"  {held.ticket}: {answer}")
+        if answer != "lost":
+            self.tasks[held.ticket] = Task(held)
+        return answer
+
+    def send_again_what_was_sent_long_ago(self, which):
+        """The network delivers an old HOLD once more."""
+        if not self.tasks:
+            return
+        task = self._pick(list(self.tasks.values()), which)
+        before = self.world.everything()
+        assert self.ledger.hold(task.held) == "known"
+        assert self.world.everything() == before
+
+    def retry(self, which, is_reply_lost):
+        """A run sends the task again in its own place."""
+        if not self.runs:
+            return
+        run = self._pick(self.runs, which)
+        t = self.before.tickets.get(run.claim.ticket, {})
+        is_current = t.get("token") == run.claim.token and t["state"] in ("started", "tail")
+        old = self.tasks[run.claim.ticket].held
+        held = self.world.held(ticket=f"t{next(self.numbers)}", task_id=old.task_id, pool=old.pool, run=run.claim)
+        answer = self._hold(held, is_reply_lost)
+        if is_current:
+            assert answer != "lost"
+            self.tasks[run.claim.ticket].is_superseded = True
+        else:
+            assert answer == "lost"
+            assert held.ticket not in self._picture().tickets
+            self._tell_lost(run)
+
+    # workers
+
+    def _join(self, gpu):
+        worker = self.world.worker(gpu, GPUS[gpu])
+        answer = worker.join()
+        if answer == ["joined"]:
+            self.workers[gpu] = worker
+            self.closing.discard(gpu)
+        return answer
+
+    def join(self, gpu, is_reply_lost):
+        """A worker starts: refused while another is present."""
+        was_present = self.client.exists(self.world.key("worker", gpu))
+        self.ledger.is_reply_lost = is_reply_lost
+        answer = self._join(gpu)
+        self.ledger.is_reply_lost = False
+        assert (answer[0] == "in_use") == bool(was_present)
+        self.is_outage = self._has_grace()
+
+    def claim(self, gpu, is_reply_lost):
+        """A living worker asks for work."""
+        if gpu in self.workers:
+            self.ledger.is_reply_lost = is_reply_lost
+            note(f"  {self.ledger.claim(gpu)}")
+
+    def pop(self, gpu):
+        """A message leaves the queue; its worker may die before START, and it is never seen again."""
+        if gpu in self.workers:
+            self._pop(gpu)
+
+    def _pop(self, gpu):
+        if claim := self.world.pop(gpu):
+            assert claim.gpu == gpu
+            self.claims.append(claim)
+        return claim
+
+    @rule(gpu=gpus, acks_late=st.sampled_from([True, True, True, False]), is_reply_lost=repeats)
+    def serve(self, gpu, acks_late, is_reply_lost):
+        """What a worker does when all is well."""
+        if gpu not in self.workers:
+            return
+        self.claim(gpu, is_reply_lost)
+        self.before = self._check()
+        if claim := self._pop(gpu):
+            self._start(claim, acks_late, is_reply_lost)
+
+    @precondition(lambda self: self.claims)
+    @rule(which=some, acks_late=st.booleans(), is_reply_lost=repeats)
+    def start(self, which, acks_late, is_reply_lost):
+        """Any message that was ever popped, also one that was routed twice, or is long stale."""
+        self._start(self._pick(self.claims, which), acks_late, is_reply_lost)
+
+    def _start(self, claim, acks_late, is_reply_lost):
+        t, lease = self.before.tickets.get(claim.ticket, {}), self.before.leases.get(claim.gpu)
+        nonce = f"n{next(self.numbers)}"
+        self.ledger.is_reply_lost = is_reply_lost
+        answer = self.ledger.start(claim, nonce, acks_late=acks_late, limit=LIMIT, stores_result=True)
+        self.ledger.is_reply_lost = False
+        note(f"  {claim.ticket} on {claim.gpu}: {answer}")
+        is_mine = t.get("state") == "claimed" and t["token"] == claim.token
+        if is_mine and lease in (None, claim.token):
+            assert answer == "run"
+        elif is_mine:
+            assert answer == ("stale" if is_reply_lost else "foreign")
+        else:
+            assert answer in ("stale", "twice")
+        if answer == "run":
+            assert self.started.setdefault(claim.token, nonce) == nonce, "two requests run under one claim"
+            assert not self.tasks[claim.ticket].is_superseded
+            assert self.world.lease(claim.gpu) == claim.token
+            self.runs.append(Run(claim, nonce))
+            self.tasks[claim.ticket].last_run = claim.token
+
+    @precondition(lambda self: self.runs + self.over)
+    @rule(which=some, is_reply_lost=repeats)
+    def renew(self, which, is_reply_lost):
+        """A heartbeat, also one that was under way when its run ended."""
+        run = self._pick(self.runs + self.over, which)
+        expected = self._table_of_renew(run)
+        self.ledger.is_reply_lost = is_reply_lost
+        answer = self.ledger.renew(run.claim)
+        self.ledger.is_reply_lost = False
+        note(f"  {run.claim.ticket} on {run.claim.gpu}: {answer}, expected {expected}")
+        again = {"regained": "renewed", "robbed": "tail"}
+        assert answer == (again.get(expected, expected) if is_reply_lost else expected)
+        if expected in ("renewed", "regained"):
+            assert self.world.lease(run.claim.gpu) == run.claim.token
+            assert self.world.lease_ms(run.claim.gpu) > 25_000
+        if expected == "regained" and self.before.tickets[run.claim.ticket].get("token") != run.claim.token:
+            self.tasks[run.claim.ticket].deaths -= 1
+        if expected == "lost":
+            self._tell_lost(run)
+
+    def _table_of_renew(self, run):
+        """design.md, section 5."""
+        claim = run.claim
+        t, lease = self.before.tickets.get(claim.ticket), self.before.leases.get(claim.gpu)
+        there = self.before.claims.get(claim.gpu, {})
+        if t is None:
+            return "ended"
+        is_current = t.get("token") == claim.token
+        if is_current and t["state"] == "tail":
+            return "tail"
+        if is_current and lease == claim.token:
+            return "renewed"
+        is_unstarted = there.get("state") == "claimed" and there["token"] != claim.token and lease in (None, there["token"])
+        is_open = (lease is None and there.get("token") in (None, claim.token)) or is_unstarted
+        if is_current:
+            return "regained" if is_open else "robbed"
+        was_reaped = self.tasks[claim.ticket].last_run == claim.token and t["state"] in ("pending", "claimed")
+        return "regained" if was_reaped and is_open else "lost"
+
+    @precondition(lambda self: self.runs)
+    @rule(which=some, is_reply_lost=repeats)
+    def release(self, which, is_reply_lost):
+        """A run is done."""
+        run = self._pick(self.runs, which)
+        self._release(run, is_reply_lost)
+        self.runs.remove(run)
+        self.over.append(run)
+
+    def release_late(self, which):
+        """The child of a run that main has given back, or a RELEASE that arrives once more."""
+        if self.over:
+            self._release(self._pick(self.over, which), is_reply_lost=False)
+
+    def _release(self, run, is_reply_lost):
+        ticket = run.claim.ticket
+        t = self.before.tickets.get(ticket)
+        counts = t is not None and (t.get("token") == run.claim.token or self.tasks[ticket].last_run == run.claim.token)
+        self.ledger.is_reply_lost = is_reply_lost
+        answer = self.ledger.release(run.claim)
+        self.ledger.is_reply_lost = False
+        note(f"  {ticket} on {run.claim.gpu}: {answer}")
+        if counts:
+            self.may_end.add(ticket)
+            self.must_end.add(ticket)
+            assert answer == ("ended" if is_reply_lost else "released")
+        else:
+            assert answer in ("ended", "lost")
+
+    def requeue(self, which, counted, is_reply_lost):
+        """Main gives back what its child did not end, or what it never started."""
+        run = self._pick(self.runs + [Run(claim, "") for claim in self.claims], which)
+        t = self.before.tickets.get(run.claim.ticket, {})
+        is_current = t.get("token") == run.claim.token
+        if is_current and run.nonce == "" and t["state"] != "claimed":
+            return  # it knows that it started
+        task = self.tasks[run.claim.ticket]
+        if is_current and task.is_superseded:
+            self.may_end.add(run.claim.ticket)
+            self.must_end.add(run.claim.ticket)
+        elif is_current and t["state"] != "claimed" and counted:
+            task.deaths += 1
+        if is_current and t["state"] != "claimed":
+            task.last_run = ""
+        self.ledger.is_reply_lost = is_reply_lost
+        note(f"  {run.claim.ticket}: {self.ledger.requeue(run.claim, 'test', counted=counted)}")
+        self._forget(run)
+
+    def report(self, gpu, is_reply_lost):
+        """A heartbeat; an idle worker has what it never got routed once more."""
+        if worker := self.workers.get(gpu):
+            token = self.before.claims.get(gpu, {}).get("token")
+            running = next((run.claim for run in self.runs if run.claim.token == token), None)
+            self.ledger.is_reply_lost = is_reply_lost
+            answer = worker.report(running)
+            assert answer in ("present", "rerouted")
+            self.is_outage = self._has_grace()
+
+    def close(self, gpu, is_reply_lost):
+        """The worker is asked to stop."""
+        if worker := self.workers.get(gpu):
+            self.ledger.is_reply_lost = is_reply_lost
+            worker.close()
+            self.closing.add(gpu)
+
+    def leave(self, gpu, is_reply_lost):
+        """The worker has stopped; what still ran was stopped with it."""
+        worker = self.workers.pop(gpu, None)
+        if worker is None:
+            return
+        if ticket := self.before.claims.get(gpu, {}).get("ticket"):
+            task, t = self.tasks[ticket], self.before.tickets[ticket]
+            if t["state"] != "claimed":
+                task.last_run = ""
+            if task.is_superseded:
+                self.may_end.add(ticket)
+                self.must_end.add(ticket)
+            elif t["state"] != "claimed" and t.get("acks_late") == "0":
+                task.deaths += 1
+        self.ledger.is_reply_lost = is_reply_lost
+        worker.leave()
+        worker.die()
+        self.closing.add(gpu)
+        for run in [run for run in self.runs if run.claim.gpu == gpu]:
+            self._forget(run)
+
+    def die(self, gpu, with_runs):
+        """`kill -9`, with what it runs; or the network is cut, and its runs go on where nobody sees them."""
+        if worker := self.workers.pop(gpu, None):
+            worker.die()
+            if with_runs:
+                self.runs = [run for run in self.runs if run.claim.gpu != gpu]
+
+    def presence_lapses(self, gpu):
+        """Nobody has heard of the worker for a ttl; it may live."""
+        if gpu not in self.workers:
+            self.world.lapse_presence(gpu)
+
+    def lease_lapses(self, gpu):
+        """Its time is over, whatever its holder does."""
+        self.world.lapse(self._busy(gpu))
+
+    def lease_is_deleted_by_hand(self, gpu):
+        """Somebody types DEL."""
+        if (gpu := self._busy(gpu)) not in self.strangers:
+            self.world.delete_lease(gpu)
+
+    # whoever looks after others
+
+    @rule(gpu=gpus, is_reply_lost=repeats)
+    def lease_lapses_and_is_reaped(self, gpu, is_reply_lost):
+        """The usual order."""
+        gpu = self._busy(gpu)
+        self.world.lapse(gpu)
+        self.before = self._check()
+        self.reap(gpu, is_reply_lost)
+
+    def reap(self, gpu, is_reply_lost):
+        """Any listener, or the reconciler."""
+        gpu = self._busy(gpu)
+        claim = self.before.claims.get(gpu, {})
+        lease, now = self.before.leases.get(gpu), self.world.now_ms()
+        deadline = self.client.zscore(self.world.key("deadlines"), gpu) or 0
+        is_dead = bool(claim) and lease != claim["token"] and deadline <= now
+        if claim.get("state") == "started" and self.is_outage:
+            is_dead = False
+        if claim.get("state") == "tail" and self.client.exists(self.world.key("worker", gpu)):
+            is_dead = False
+        task = self.tasks.get(claim.get("ticket"))
+        if is_dead and task.is_superseded:
+            self.may_end.add(claim["ticket"])
+            self.must_end.add(claim["ticket"])
+        elif is_dead and claim["state"] != "claimed":
+            task.deaths += 1
+        self.ledger.is_reply_lost = is_reply_lost
+        answer = self.ledger.reap(gpu)
+        self.ledger.is_reply_lost = False
+        note(f"  {claim.get('ticket')}: {answer}")
+        if is_dead and not is_reply_lost:
+            assert answer == "reaped"
+        if not is_dead:
+            assert answer != "reaped"
+            assert self._picture().claims.get(gpu, {}) == claim
+
+    def promote(self, is_reply_lost):
+        """Any listener."""
+        self.ledger.is_reply_lost = is_reply_lost
+        self.ledger.promote()
+
+    def agenda(self):
+        """It names who is to be reaped."""
+        lapsed = self.ledger.agenda().lapsed
+        assert set(lapsed) <= self.before.claims.keys()
+
+    def end(self, is_reply_lost, dies_first):
+        """A worker writes an end outside Redis, unless it dies between the two steps."""
+        self.ledger.is_reply_lost = is_reply_lost
+        ending = self.ledger.end()
+        if ending is not None and not dies_first:
+            self.may_end.add(ending.ticket)
+            self.must_end.add(ending.ticket)
+            self.ledger.finish(ending.ticket)
+
+    def ends_are_tried_again(self):
+        """Half a minute passes."""
+        for ticket in self.client.zrange(self.world.key("ending"), 0, -1):
+            self.client.zadd(self.world.key("ending"), {ticket: 1000})
+            self.client.hset(self.world.key("ticket", ticket), "attempts", 0)
+
+    def comes_due(self, which, promotes):
+        """Time passes for one that is scheduled."""
+        if waiting := self.client.zrange(self.world.key("scheduled"), 0, -1):
+            self.world.make_due(self._pick(waiting, which), 1000 + next(self.numbers))
+            if promotes:
+                self.before = self._check()
+                self.ledger.promote()
+
+    def expires(self, which):
+        """Time passes for one that waits."""
+        if waiting := self.client.zrange(self.world.key("expiring"), 0, -1):
+            self.world.make_expired(self._pick(waiting, which))
+
+    def drain(self, gpu, is_drained, is_reply_lost):
+        """An operator."""
+        self.ledger.is_reply_lost = is_reply_lost
+        self.ledger.drain(gpu, drained=is_drained)
+        (self.drained.add if is_drained else self.drained.discard)(gpu)
+
+    def reconcile(self, gpu):
+        """The index of free GPUs is put right."""
+        self.ledger.inspect(gpu, change=True)
+        _, alive, claimable, astray, *_ = self.ledger.inspect(gpu, change=False)
+        assert not astray
+        assert bool(alive) == (gpu in self.workers and bool(self.client.exists(self.world.key("worker", gpu))))
+        assert not (claimable and gpu in self.before.claims)
+
+    def outage(self):
+        """Nobody reached the server for long."""
+        self.world.outage()
+        self.is_outage = True
+
+    def grace_ends(self):
+        """A heartbeat later."""
+        self.world.end_grace()
+        self.is_outage = False
+
+    # a stranger
+
+    def stranger_takes(self, gpu):
+        """`SET NX PX`."""
+        if self.world.stranger_takes(gpu):
+            self.strangers[gpu] = "stranger"
+
+    def lease_lapses_and_a_stranger_takes(self, gpu):
+        """The worst moment."""
+        gpu = self._busy(gpu)
+        self.world.lapse(gpu)
+        self.stranger_takes(gpu)
+
+    def stranger_goes(self, gpu):
+        """`DEL`, or its time is over."""
+        if self.strangers.pop(gpu, None):
+            self.world.delete_lease(gpu)
+
+    def stranger_wants(self, gpu, wants):
+        """It leaves a wish, or takes it back."""
+        (self.world.want if wants else self.world.unwant)(gpu)
+        (self.wanted.add if wants else self.wanted.discard)(gpu)
+
+    # what always holds
+
+    @invariant()
+    def all_is_well(self):
+        """After every step."""
+        self.before = self._check()
+
+    def _check(self):
+        self.ledger.is_reply_lost = False
+        found = inconsistencies(self.ledger)
+        assert not found, found
+        before, now = self.before, self._picture()
+        self._nothing_vanishes(before, now)
+        self._arrivals(before, now)
+        self._claims(before, now)
+        self._deliveries(now)
+        for gpu, lease in self.strangers.items():
+            assert now.leases.get(gpu) == lease, f"{gpu}: the stranger's lease is gone"
+        self.may_end, self.must_end = set(), set()
+        return now
+
+    def _nothing_vanishes(self, before, now):
+        assert now.tickets.keys() | now.ended == self.tasks.keys()
+        assert now.ended - before.ended <= self.may_end
+        assert self.must_end <= now.ended
+        for ticket, t in now.tickets.items():
+            if self.tasks[ticket].is_superseded:
+                assert t["state"] in ("started", "tail"), f"{ticket} would run again after its retry"
+
+    def _arrivals(self, before, now):
+        def came_in(ticket):
+            return "score" in now.tickets.get(ticket, {}) or ticket in now.ended
+
+        fresh = [ticket for ticket, task in self.tasks.items() if not task.arrival and came_in(ticket)]
+        due = {ticket: int(before.tickets.get(ticket, {}).get("eta_ms", 0)) for ticket in fresh}
+        for ticket in sorted(fresh, key=lambda one: (due[one], int(one[1:]))):
+            self.tasks[ticket].arrival = next(self.arrivals)
+
+    def _claims(self, before, now):
+        for gpu, claim in now.claims.items():
+            old = before.claims.get(gpu, {})
+            if claim["token"] == old.get("token"):
+                continue
+            if claim["token"] in self.tokens:  # regained
+                assert self.tasks[claim["ticket"]].last_run == claim["token"]
+                assert not old or old["state"] == "claimed"
+                continue
+            self.tokens.add(claim["token"])
+            assert int(claim["fence"]) > self.fences[gpu], f"{gpu}: its fence does not grow"
+            self.fences[gpu] = int(claim["fence"])
+            self._may_be_claimed(gpu)
+            self._is_first_in_line(gpu, claim["ticket"], before, now)
+
+    def _may_be_claimed(self, gpu):
+        assert gpu in self.workers, f"{gpu}: claimed without a living worker"
+        assert gpu not in self.drained | self.wanted | self.closing | self.strangers.keys(), f"{gpu} is closed"
+
+    def _is_first_in_line(self, gpu, ticket, before, now):
+        mine = self._place(gpu, ticket)
+        for other, t in now.tickets.items():
+            is_waiting = t["state"] == before.tickets.get(other, {}).get("state") == "pending"
+            if is_waiting and (place := self._place(gpu, other)) is not None:
+                assert mine < place, f"{ticket} was claimed before {other}"
+
+    def _place(self, gpu, ticket):
+        task = self.tasks[ticket]
+        alias = "node:3" if gpu == "GPU-3" else gpu
+        lines = [gpu, *([alias] if alias != gpu else [])]
+        held = task.held
+        if held.pin:
+            line = lines.index(held.pin) if held.pin in lines else None
+        else:
+            line = 2 + GPUS[gpu].index(held.pool) if held.pool in GPUS[gpu] else None
+        return None if line is None else (line, held.priority, task.arrival)
+
+    def _deliveries(self, now):
+        for ticket, t in now.tickets.items():
+            given = 1 if t["state"] in ("claimed", "started", "tail") else 0
+            if t["state"] == "ending":
+                assert int(t["deliveries"]) <= LIMIT
+                continue
+            assert int(t["deliveries"]) == self.tasks[ticket].deaths + given, f"{ticket}: wrongly counted"
+            assert int(t["deliveries"]) <= LIMIT
+
+    # at the end everything heals
+
+    def teardown(self):
+        try:
+            if sys.exc_info()[0] is None:  # else a step has failed, and its error is the one to see
+                self._heal()
+        finally:
+            self.world.close()
+            self.client.close()
+
+    def _heal(self):
+        self.ledger.is_reply_lost = False
+        self.world.end_grace()
+        for gpu in GPUS:
+            if gpu in self.strangers:
+                self.world.delete_lease(gpu)
+            self.world.unwant(gpu)
+            self.world.deafen(gpu)
+            self.world.lapse_presence(gpu)
+            assert self._join(gpu) == ["joined"]
+        for gpu in GPUS:
+            self.ledger.drain(gpu, drained=False)
+        for _ in range(3 * len(self.tasks) + 15):
+            self._serve()
+            if not self.client.exists(*[self.world.key("ticket", ticket) for ticket in self.tasks] or ["-"]):
+                break
+        picture = self._picture()
+        assert picture.tickets == {}, "these never reach their end"
+        assert picture.ended == self.tasks.keys()
+        found = inconsistencies(self.ledger)
+        assert not found, found
+        left = {key.removeprefix("gpu:").partition(":")[0] for key in self.client.scan_iter("gpu:*")}
+        assert not left & {"lease", "claim", "task", "message", "pending", "pinned", "waiting", "returned", "deadlines"}
+
+    def _serve(self):
+        for ticket in self.client.zrange(self.world.key("scheduled"), 0, -1):
+            self.world.make_due(ticket)
+        self.ledger.promote()
+        for gpu in GPUS:
+            worker = self.workers[gpu]
+            self.ledger.inspect(gpu, change=True)
+            claim = self.world.claim_of(gpu)
+            if claim.get("state") == "claimed":
+                self.world.lapse(gpu)
+                if claim["token"] == self.world.lease(gpu):
+                    worker.report()
+            elif claim.get("state") == "tail":
+                self.world.lapse_presence(gpu)
+            if claim:
+                self.world.lapse(gpu)
+                self.ledger.reap(gpu)
+            worker.report()
+            worker.claim()
+            while message := worker.pop():
+                if worker.start(message, "heal") == "run":
+                    assert self.ledger.release(message) == "released"
+        self.ends_are_tried_again()
+        while ending := self.ledger.end():
+            assert self.ledger.finish(ending.ticket) == "ended"
+
+    # how
+
+    @staticmethod
+    def _pick(these, which):
+        return these[which % len(these)]
+
+    def _busy(self, gpu):
+        """This GPU, or one that is claimed, if any is."""
+        return gpu if gpu in self.before.claims or not self.before.claims else min(self.before.claims)
+
+    def _forget(self, run):
+        if run in self.runs:
+            self.runs.remove(run)
+            self.over.append(run)
+
+    def _tell_lost(self, run):
+        run.is_lost = True
+        task = self.tasks[run.claim.ticket]
+        if task.last_run == run.claim.token:
+            task.last_run = ""
+
+    def _has_grace(self):
+        return int(self.client.hget(self.world.key("pulse"), "grace_until") or 0) > self.world.now_ms()
+
+    def _picture(self):
+        names = list(self.tasks)
+        fields = ("ticket", "claim")
+        keys = [self.world.key(fields[0], name) for name in names] + [self.world.key(fields[1], gpu) for gpu in GPUS]
+        with self.client.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.hgetall(key)
+            for gpu in GPUS:
+                pipe.get(self.ledger.keys.lease(gpu))
+            pipe.zrange(self.world.key("ended"), 0, -1)
+            *found, ended = pipe.execute()
+        hashes, leases = found[: len(keys)], found[len(keys) :]
+        tickets = {name: one for name, one in zip(names, hashes, strict=False) if one}
+        claims = {gpu: one for gpu, one in zip(GPUS, hashes[len(names) :], strict=True) if one}
+        return Picture(tickets, claims, {g: one for g, one in zip(GPUS, leases, strict=True) if one}, set(ended))

@@ -1,0 +1,64 @@
+"""INSPECT: one GPU as the reconciler finds it; the index of free ones is put right only where it is told to."""
+
+import pytest
+
+
+def found(world, *, change=False, gpu="node:0"):
+    now, alive, claimable, astray, waits, *rest = world.ledger.inspect(gpu, change=change)
+    assert abs(now - world.now_ms()) < 1000
+    return [bool(one) for one in (alive, claimable, astray, waits)], rest
+
+
+def test_a_free_gpu_in_its_index(world):
+    world.join().claim()
+    flags, claim = found(world)
+    assert flags == [True, True, False, False]
+    assert claim[:3] == [None] * 3
+
+
+def test_a_running_gpu(world):
+    worker = world.join()
+    world.hold()
+    worker.claim()
+    run = worker.run()
+    worker.report(run)
+    (alive, claimable, astray, _), (state, token, lease, running, reported, started, *rest) = found(world)
+    assert (alive, claimable, astray) == (True, False, False)
+    assert (state, token, lease, running) == ("started", run.token, run.token, run.token)
+    assert int(started) <= int(reported)
+    ticket, fence, heartbeat_ms, deadline = rest
+    assert (ticket, int(fence), heartbeat_ms) == (run.ticket, run.fence, "10000")
+    assert 29_000 < int(deadline) - world.now_ms() <= 30_000
+
+
+def test_it_says_that_somebody_waits(world):
+    world.join(pools=("a", "b"))
+    world.hold(pool="b")
+    assert found(world)[0] == [True, True, True, True]
+
+
+MISTAKES = {
+    "free_and_missing": (lambda world, _: world.client.delete(world.key("free", "default")), ["node:0"]),
+    "dead_and_listed": (lambda _, worker: worker.die(), []),
+    "leased_by_a_stranger_and_listed": (lambda world, _: world.stranger_takes(), []),
+    "wanted_and_listed": (lambda world, _: world.want(), []),
+}
+
+
+@pytest.mark.parametrize(("mistake", "right"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_an_index_that_is_wrong_is_put_right_when_told(world, mistake, right):
+    worker = world.join()
+    worker.claim()
+    mistake(world, worker)
+    before = world.free()
+    assert found(world)[0][2] is True
+    assert world.free() == before
+    assert found(world, change=True)[0][2] is True
+    assert world.free() == right
+    assert found(world)[0][2] is False
+
+
+def test_a_gpu_that_nobody_registered(world):
+    flags, rest = found(world, gpu="nobody:0")
+    assert not any(flags)
+    assert not any(rest)

@@ -1,0 +1,94 @@
+"""Every Lua operation is what its header says, and is there when it is called."""
+
+import dataclasses
+import re
+
+import pytest
+
+from celery_gpulease.ledger import scripts
+
+INCLUDES = {one.name.removesuffix(".lua") for one in (scripts._LUA / "include").iterdir()}
+BOUND = re.compile(r"^local ([\w, ]+) =\s+(unpack\(ARGV\)|[^\n]*ARGV\[\d+\][^\n]*)$", re.MULTILINE)
+VARIABLE = {"snapshot"}  # takes any number of the same
+
+
+def own_text(name):
+    return (scripts._LUA / f"{name}.lua").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", sorted(set(scripts.names()) - VARIABLE))
+def test_the_arguments_of_the_header_are_bound_by_the_same_names_in_its_order(name):
+    bound = []
+    for match in BOUND.finditer(own_text(name)):
+        names = match[1].split(", ")
+        if match[2] == "unpack(ARGV)":
+            bound += list(enumerate(names))
+        else:
+            bound += [(int(at) - 1, one) for at, one in zip(re.findall(r"ARGV\[(\d+)\]", match[2]), names, strict=True)]
+    assert [one for _, one in sorted(bound)] == list(scripts.source(name).arguments)
+
+
+@pytest.mark.parametrize("name", scripts.names())
+def test_the_header_is_a_sentence_then_keys_arguments_and_replies(name):
+    header = own_text(name).split("\n\n")[0]
+    kinds = re.findall(r"^-- (KEYS|ARGV|Returns|include):", header, re.MULTILINE)
+    assert kinds == ["KEYS", "ARGV", "Returns", "include"]
+    assert re.match(r"-- [A-Z][^\n]+\.\n", header)
+    assert "-- KEYS: prefix\n" in header
+
+
+@pytest.mark.parametrize("name", scripts.names())
+def test_what_it_includes_exists_and_stands_once_before_it(name):
+    header = scripts._header(own_text(name))
+    assert set(header["include"]) <= INCLUDES
+    text = scripts.source(name).text
+    assert text.endswith(own_text(name))
+    for part in INCLUDES:
+        assert text.count((scripts._LUA / "include" / f"{part}.lua").read_text("utf-8")) <= 1
+
+
+def test_a_missing_argument_is_a_type_error():
+    with pytest.raises(TypeError, match=r"finish\.lua takes \('ticket',\), not \(\)"):
+        scripts.arguments_of(scripts.source("finish"), {})
+
+
+def test_an_unknown_argument_is_a_type_error(ledger):
+    with pytest.raises(TypeError, match=r"finish\.lua takes \('ticket',\), not \('ticket', 'gpu'\)"):
+        ledger._call("finish", ticket="t", gpu="node:0")
+
+
+def test_scripts_that_the_server_has_forgotten_are_sent_again(world):
+    held = world.held()
+    world.ledger.hold(held)
+    world.client.script_flush()
+    assert world.ledger.hold(held) == "known"
+    assert world.ledger.promote() == (0, 0)
+
+
+def test_every_operation_is_a_method_of_the_ledger_or_a_view(ledger):
+    called = {"snapshot": None, "turn": "take_turn"}
+    for name in scripts.names():
+        assert called.get(name, name) is None or hasattr(ledger, called.get(name, name))
+
+
+def test_a_script_takes_one_key_so_that_a_cluster_can_serve_it(world, monkeypatch):
+    """In a cluster every key of ours must hash to the slot of KEYS[1]: that is what `{gpu}:` is for."""
+    keys = []
+    held = world.held()
+    world.ledger.hold(held)
+    one = world.ledger._scripts["hold"]
+    monkeypatch.setitem(world.ledger._scripts, "hold", lambda keys_, args: keys.append(keys_) or one(keys_, args))
+    monkeypatch.setattr(world.ledger, "_scripts", {"hold": lambda keys, args: [keys, args]})
+    answer = world.ledger._call("hold", **dataclasses.asdict(held), seed="s", route="gpu.")
+    assert answer[0] == ["gpu:"]
+
+
+@pytest.mark.parametrize("name", scripts.names())
+def test_a_file_is_short(name):
+    assert len(own_text(name).splitlines()) <= 85
+
+
+def test_the_assembled_texts_can_be_written_for_luacheck(tmp_path):
+    scripts.main(str(tmp_path / "lua"))
+    written = {one.stem: one.read_text("utf-8") for one in (tmp_path / "lua").iterdir()}
+    assert written == {name: scripts.source(name).text for name in scripts.names()}

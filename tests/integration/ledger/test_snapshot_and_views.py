@@ -1,0 +1,113 @@
+"""What people are shown is what is true, also of strangers, and showing it changes nothing."""
+
+from celery_gpulease.ledger.checks import bare_leases
+from celery_gpulease.ledger.views import gpu_rows, pending_rows, pool_rows
+
+HOUR_MS = 3_600_000
+
+
+def row(world):
+    (found,) = gpu_rows(world.ledger)
+    return found
+
+
+def test_a_free_gpu(world):
+    world.join(pools=("a", "b")).claim()
+    found = row(world)
+    assert (found.id, found.pools, found.state, found.reason) == ("node:0", ["a", "b"], "free", None)
+    assert (found.task_id, found.worker, found.ttl_seconds, found.fence) == (None, "gpu@node", None, None)
+
+
+def test_a_running_gpu(world):
+    worker = world.join()
+    ticket = world.hold()
+    worker.claim()
+    run = worker.run()
+    found = row(world)
+    assert (found.state, found.task, found.fence) == ("leased", "proj.render", run.fence)
+    assert found.task_id == world.ticket(ticket)["task_id"]
+    assert 0 <= found.held_seconds < 5
+    assert 25 < found.ttl_seconds <= 30
+
+
+def test_a_strangers_gpu(world):
+    world.join()
+    world.stranger_takes()
+    found = row(world)
+    assert (found.state, found.task_id, found.reason) == ("leased", None, "leased by a foreign holder: stranger")
+
+
+def test_a_lease_without_a_ttl_is_reported_and_respected(world):
+    world.join("GPU-7")
+    world.join("node:1")
+    world.stranger_takes("node:1")
+    world.client.set(world.ledger.keys.lease("GPU-7"), "stranger")
+    assert bare_leases(world.ledger) == ["GPU-7"]
+    assert gpu_rows(world.ledger)[0].reason == "leased without a TTL by stranger"
+
+
+def test_closed_gpus(world):
+    for number in range(5):
+        world.join(f"node:{number}")
+    world.ledger.drain("node:0", drained=True)
+    quarantine = {"quarantine": "unwell", "until_ms": world.now_ms() + 60_000}
+    world.client.hset(world.key("closed", "node:1"), mapping=quarantine)
+    world.worker("node:2").die()
+    world.client.hset(world.key("closed", "node:3"), "closing", 1)
+    world.deafen("node:2")
+    world.lapse_presence("node:4")
+    states = [(one.state, one.reason) for one in gpu_rows(world.ledger)]
+    assert states == [
+        ("draining", "drained by order"),
+        ("quarantined", "unwell"),
+        ("offline", "no living worker"),
+        ("offline", "its worker is stopping"),
+        ("offline", "no living worker"),
+    ]
+
+
+def test_gpus_are_read_in_pages(world, monkeypatch):
+    monkeypatch.setattr("celery_gpulease.ledger.views.PAGE", 2)
+    names = [f"node:{number}" for number in range(5)]
+    for name in names:
+        world.worker(name).join()
+    assert [one.id for one in gpu_rows(world.ledger)] == names
+
+
+def test_pools_count_pinned_ones_too_and_what_is_scheduled_apart(world):
+    world.hold()
+    world.hold(pin="node:9")
+    world.hold(eta_ms=world.now_ms() + HOUR_MS)
+    world.hold(pool="later", eta_ms=world.now_ms() + HOUR_MS)
+    world.join(pools=("served",))
+    found = pool_rows(world.ledger, gpu_rows(world.ledger))
+    assert {pool: (one.pending, one.scheduled) for pool, one in found.items()} == {
+        "default": (2, 1),
+        "later": (0, 1),
+        "served": (0, 0),
+    }
+    assert 0 <= found["default"].oldest_seconds < 5
+
+
+def test_who_waits_is_shown_in_order_with_the_reason(world):
+    tickets = [world.hold(priority=5), world.hold(), world.hold(pin="node:9")]
+    tickets.append(world.hold(eta_ms=world.now_ms() + HOUR_MS))
+    tasks = [world.ticket(ticket)["task_id"] for ticket in tickets]
+    found = list(pending_rows(world.ledger, gpu_rows(world.ledger)))
+    assert [one.task_id for one in found] == [tasks[2], tasks[1], tasks[0], tasks[3]]
+    assert [one.position for one in found] == [1, 1, 2, None]
+    assert found[0].reason == "pinned to node:9, which is not registered"
+    assert found[1].reason == "no GPU serves pool 'default'"
+    assert found[3].reason.startswith("not due yet")
+
+
+def test_looking_changes_nothing(world):
+    world.join().claim()
+    world.hold()
+    before = world.everything()
+    rows = gpu_rows(world.ledger)
+    pool_rows(world.ledger, rows)
+    list(pending_rows(world.ledger, rows))
+    world.ledger.inspect("node:0", change=False)
+    world.ledger.agenda()
+    assert world.everything() == before

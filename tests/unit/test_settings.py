@@ -1,0 +1,98 @@
+"""Every setting is read and checked in one place, and a wrong one is named with its cure."""
+
+import pytest
+from celery import Celery
+
+from celery_gpulease.exceptions import ConfigurationError
+from celery_gpulease.settings import read_settings, redis_urls
+
+
+def settings_of(*, environ=None, broker="redis://one:6379/3", backend=None, **conf):
+    app = Celery("x", broker=broker, backend=backend)
+    app.conf.update({f"gpulease_{name}": value for name, value in conf.items()})
+    return read_settings(app.conf, environ or {})
+
+
+def test_the_defaults_are_the_contracts():
+    settings = settings_of(host="node7")
+    assert (settings.key_prefix, settings.lease_ttl, settings.heartbeat_interval) == ("gpu:", 30.0, 10.0)
+    assert (settings.reconcile_interval, settings.max_deliveries, settings.notifications) == (30.0, 3, "auto")
+    assert (settings.on_lease_lost, settings.track_held, settings.metrics_port) == ("terminate", False, None)
+
+
+def test_the_heartbeat_is_a_third_of_the_ttl_unless_it_is_set():
+    assert settings_of(lease_ttl=9).heartbeat_interval == 3.0
+    assert settings_of(lease_ttl=9, heartbeat_interval=4.5).heartbeat_interval == 4.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lease_ttl", 0),
+        ("lease_ttl", "30"),
+        ("lease_ttl", True),
+        ("lease_ttl", float("nan")),
+        ("heartbeat_interval", 15.1),
+        ("heartbeat_interval", -1),
+        ("reconcile_interval", None.__class__),
+        ("max_deliveries", 0),
+        ("max_deliveries", 2.5),
+        ("max_deliveries", True),
+        ("notifications", "on"),
+        ("notifications", True),
+        ("on_lease_lost", "kill"),
+        ("key_prefix", "gpu"),
+        ("key_prefix", "g pu:"),
+        ("redis_url", "http://one"),
+        ("redis_url", ""),
+        ("redis_options", "master"),
+        ("track_held", "yes"),
+        ("metrics_port", 70000),
+        ("host", "no de"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_settings_name(name, value):
+    with pytest.raises(ConfigurationError, match=f"gpulease_{name}" if name != "host" else "no de"):
+        settings_of(**{name: value})
+
+
+def test_an_unknown_setting_is_refused_with_the_one_that_was_meant():
+    with pytest.raises(ConfigurationError, match="gpulease_lease_tll is no setting.*did you mean gpulease_lease_ttl"):
+        settings_of(lease_tll=5)
+
+
+def test_djangos_namespace_works():
+    app = Celery("x", broker="redis://one")
+    app.config_from_object(type("Conf", (), {"CELERY_GPULEASE_LEASE_TTL": 7}), namespace="CELERY")
+    assert read_settings(app.conf, {}).lease_ttl == 7.0
+    app = Celery("x", broker="redis://one")
+    app.config_from_object(type("Conf", (), {"CELERY_GPULEASE_LEASE_TLL": 7}), namespace="CELERY")
+    with pytest.raises(ConfigurationError, match="gpulease_lease_ttl"):
+        read_settings(app.conf, {})
+
+
+def test_the_environment_names_the_host_before_the_setting():
+    assert settings_of(host="a").host == "a"
+    assert settings_of(host="a", environ={"GPULEASE_HOST": "b"}).host == "b"
+
+
+def test_leases_live_where_the_broker_is_else_where_results_are():
+    assert settings_of().redis_url == "redis://one:6379/3"
+    assert settings_of(broker="amqp://x", backend="redis://two").redis_url == "redis://two"
+    with pytest.raises(ConfigurationError, match="gpulease_redis_url"):
+        settings_of(broker="amqp://x", backend="rpc://")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://a;redis://b", ["redis://a", "redis://b"]),
+        (["rediss://a"], ["rediss://a"]),
+        ("sentinel://a:1;sentinel://b:2", ["sentinel://a:1;sentinel://b:2"]),
+        ("redis+socket:///run/r.sock?virtual_host=2", ["unix:///run/r.sock?db=2"]),
+        ("amqp://x", []),
+        (None, []),
+    ],
+)
+def test_celerys_ways_to_write_a_redis_url_are_understood(url, expected):
+    assert redis_urls(url) == expected
