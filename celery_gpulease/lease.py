@@ -126,16 +126,16 @@ class Run:
         return self.lease.claim
 
     def must_be_dropped(self) -> bool:
-        """Has this run been lost? Asked once it is over and before anything is stored.
+        """Does this run's task run, or end, elsewhere? Asked once it is over and before anything is stored.
 
-        A run shorter than the ttl cannot have lost its lease, except by order, which the heartbeat tells.
+        A run shorter than the ttl cannot have lost its lease, except by order, which the heartbeat tells. A run that
+        was robbed of its GPU and could not be stopped is still its task's only one: its end counts.
         """
         ledger = self.lease._ledger  # noqa: SLF001
         if ledger is None or self.claim is None:
             return False
-        if board.is_lost(self.claim.fence):
-            return True
-        return time.monotonic() - self.lease.began > ledger.settings.lease_ttl and self.lease.ask()
+        is_suspect = time.monotonic() - self.lease.began > ledger.settings.lease_ttl
+        return (is_suspect or board.is_lost(self.claim.fence)) and self.lease.ask()
 
 
 _NO_LEASE: Final = Lease()

@@ -28,7 +28,7 @@ END_SECONDS = 60.0
 # the test's own process is gone, however it went. The guard is nobody's child, so that a worker never meets it.
 GUARDED = """
 exec 3<&0 </dev/null
-( (read -r word <&3; kill -9 -- -$$) >/dev/null 2>&1 & )
+( (read -r word <&3; kill -9 -$$) >/dev/null 2>&1 & )
 exec "$@" 3<&-
 """
 
@@ -85,19 +85,25 @@ class Process:
         self._popen.send_signal(number)
 
     def kill(self) -> None:
-        """Ends the whole session as `kill -9` does, its guard included."""
-        for pid in psutil.pids():
-            with contextlib.suppress(ProcessLookupError):
-                if os.getsid(pid) == self.pid:
-                    os.kill(pid, signal.SIGKILL)
+        """Ends the whole session as `kill -9` does, its guard included, and whatever it still starts meanwhile."""
+        wait_until(lambda: not self._kill_session(), END_SECONDS, f"the session of {self.name} to end")
         self._popen.wait()
 
     def close(self) -> None:
         """Leaves nothing of it behind."""
-        self.kill()
         if self._lifeline >= 0:
+            self.kill()
             os.close(self._lifeline)
             self._lifeline = -1
+
+    def _kill_session(self) -> list[int]:
+        found = []
+        for pid in psutil.pids():
+            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+                if os.getsid(pid) == self.pid and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                    os.kill(pid, signal.SIGKILL)
+                    found.append(pid)
+        return found
 
     def __repr__(self) -> str:
         """For a test's message: all that it said."""

@@ -165,7 +165,7 @@ def no_idle_gpu(story: Story) -> Promise:
 
 
 def killed_job_back(story: Story) -> Promise:
-    """The killed job ran again: its lease lapses within the ttl, that is seen within a heartbeat, a GPU becomes free."""
+    """The killed job ran again: its lease lapses within the ttl, a heartbeat sees it, a GPU becomes free."""
     name = "The killed job came back"
     if story.kill is None:
         return Promise(name, is_kept=False, finding="no worker was killed in mid-job")

@@ -183,6 +183,7 @@ class Performance:
         result = chord(tiles)(project.assemble.s())
         jobs = [one.id for one in result.parent.results]
         self._picture = result.id
+        forget_waiting()
         self.story.jobs = {job: f"tile {tile}" for tile, job in enumerate(jobs)} | {self._picture: "picture"}
         self._seconds |= {job: cost / self._pace for job, cost in zip(jobs, self._reference.costs, strict=True)}
         self._show.say(
@@ -266,5 +267,15 @@ class Performance:
 
 
 def answer(job: str) -> Any:
-    """What the result backend says of a job. Not kept: at its end it would ask a server that has gone."""
+    """What the result backend says of a job now."""
     return project.app.AsyncResult(job)
+
+
+def forget_waiting() -> None:
+    """Lets go of results that Celery keeps for whoever may wait for them: we ask, and do not wait.
+
+    At the interpreter's end each would unsubscribe from a server that has gone, in vain and with a traceback. There is
+    no public way: a group keeps result objects that it gives to nobody (celery/canvas.py, `_apply_tasks`).
+    """
+    for results in project.app.backend._pending_results:  # noqa: SLF001
+        results.clear()

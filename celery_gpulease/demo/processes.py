@@ -23,7 +23,7 @@ LAST_LINES: Final = 15
 # killed, the guard with it. $0 is the demo's folder, $$ the group.
 GUARDED: Final = """
 exec 3<&0 </dev/null
-(read -r word <&3 || { rm -rf "$0"; kill -9 -- -$$; }) >/dev/null 2>&1 &
+(read -r word <&3 || { rm -rf "$0"; kill -9 -$$; }) >/dev/null 2>&1 &
 exec "$@" 3<&-
 """
 

@@ -41,7 +41,8 @@ class Place:
     def environ(self) -> dict[str, str]:
         """The environment of a worker or beat: ours, but nothing of another Celery project or of a scheduler's GPUs."""
         ours = {key: value for key, value in os.environ.items() if not key.startswith(("CELERY_", "CUDA_VISIBLE"))}
-        return ours | {VARIABLE: json.dumps(asdict(self)), "GPULEASE_HOST": "demo"}
+        # the pool of a killed worker leaves a folder where temporary files go
+        return ours | {VARIABLE: json.dumps(asdict(self)), "GPULEASE_HOST": "demo", "TMPDIR": self.folder}
 
     @property
     def journal(self) -> Journal:

@@ -27,15 +27,19 @@ if TYPE_CHECKING:
     from celery_gpulease.demo.record import Run
 
 INTRO: Final = """\
-[bold]celery_gpulease gives each GPU to one Celery task at a time.[/] This shows it at work on this machine, in half a minute:
+[bold]celery_gpulease gives each GPU to one Celery task at a time.[/]
+This shows it at work on this machine, in half a minute:
 
-  1. {server}, {gpus} workers for {gpus} GPUs and a beat start, as real processes.
-  2. A backlog of jobs is sent: the tiles of one picture, a chord that puts them together.
-  3. Meanwhile one worker is killed with SIGKILL in the middle of a job, and started again.
-     Its lease lasts {ttl:.0f} s without a heartbeat (gpulease_lease_ttl); then its job must come back.
-  4. What the jobs wrote down is judged: was one lost, did two meet on a GPU, was a GPU idle?
+  1. {server},
+     {gpus} workers for {gpus} GPUs and a beat are started, as real processes.
+  2. A backlog of jobs is sent: the tiles of one picture, in a chord.
+  3. One worker is killed with SIGKILL in the middle of a job, and restarted.
+     Its lease lasts {ttl:.0f} s without a heartbeat; then its job must come back.
+  4. What happened is judged: was a job lost, did two meet on one GPU, was a
+     GPU idle while somebody waited, how long did the killed job take?
 
-No GPU is needed: a job makes its tile on the processor, held back to the pace of a small GPU.
+No GPU is needed: a job makes its tile on the processor, held back to the pace
+of a small GPU, so that four of them fit on a small machine.
 """
 PREVIEW_WIDTH: Final = 72
 LONGEST_LINE: Final = 110
@@ -66,7 +70,7 @@ class Show:
 
     def intro(self, *, is_own_server: bool) -> None:
         """The first lines: what is going to happen."""
-        server = "A server of its own (Redis or Valkey)" if is_own_server else "On the server of REDIS_URL"
+        server = "A Redis server of its own" if is_own_server else "On the Redis server that REDIS_URL names"
         self._console.print(INTRO.format(server=server, gpus=self._gpus, ttl=self._ttl))
 
     def say(self, text: str) -> None:
@@ -123,20 +127,22 @@ class Show:
         self._console.print(Text(" " * LABEL + "0 s" + length.rjust(width - 3)))
         legend = Text(" " * LABEL)
         words = (
-            ("a job", RUNS[0]),
-            ("the next", RUNS[1]),
-            ("killed", KILLED),
+            ("jobs", *RUNS),
+            ("killed job", KILLED),
             ("kill -9", KILL),
             ("no worker", NO_WORKER),
+            ("it is back", AGAIN),
         )
-        for word, (mark, style) in (*words, ("back again", AGAIN)):
-            legend.append(mark, style).append(f" {word}   ")
+        for word, *marks in words:
+            for mark in marks:
+                legend.append(*mark)
+            legend.append(f" {word}  ")
         self._console.print(legend, "", sep="\n")
 
     def table(self, story: Story) -> None:
         """What each GPU did."""
         table = Table("GPU", title_justify="left")
-        for head in ("jobs", "busy while served", "longest idle while somebody waited", "without a worker"):
+        for head in ("jobs done", "busy", "longest idle while one waited", "without a worker"):
             table.add_column(head, justify="right")
         counts = Counter(run.gpu for run in story.runs if run.is_finished)
         for gpu in story.gpus:

@@ -130,7 +130,8 @@ def _is_ignored(request: Context, task: Any) -> bool:
 def _why_lost(ending: Ending) -> str:
     if ending.why == "unstarted":
         return "it was given out to several GPUs, and no worker could start it"
-    return f"its worker died under it; it was given out {ending.deliveries} times"
+    times = "once" if ending.deliveries == 1 else f"{ending.deliveries} times"
+    return f"its worker died under it; it was given out {times}"
 
 
 def _send_event(app: Any, kind: str, **fields: Any) -> None:

@@ -93,6 +93,7 @@ def inconsistencies(ledger: Ledger) -> list[str]:
         _unknown_keys,
         _tickets,
         _members,
+        _scheduled,
         _claims,
         _leases,
         _free_gpus,
@@ -255,6 +256,10 @@ def _members(picture: _Picture) -> Iterator[str]:
         for ticket in picture.all(kind):
             if ticket not in tickets:
                 yield f"{kind}:{ticket} belongs to no ticket"
+
+
+def _scheduled(picture: _Picture) -> Iterator[str]:
+    tickets = picture.all("ticket")
     counted = {pool: int(n) for pool, n in picture.one("scheduled_count").items() if int(n)}
     actual: dict[str, int] = defaultdict(int)
     for ticket in picture.one("scheduled"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -121,6 +122,12 @@ class Ledger:
             limit=limit,
             stores_result=int(stores_result),
         )
+        return str(answer[0])
+
+    def defer(self, claim: Claim, seconds: float) -> str:
+        """Puts a claim that may not start yet into the schedule: 'scheduled', or 'stale' (the claim is over)."""
+        delay_ms = max(1, math.ceil(seconds * 1000))
+        answer = self._call("defer", gpu=claim.gpu, ticket=claim.ticket, token=claim.token, delay_ms=delay_ms)
         return str(answer[0])
 
     def renew(self, claim: Claim) -> str:

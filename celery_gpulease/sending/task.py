@@ -22,11 +22,13 @@ class GPUTask(Task):
 
     Attributes:
         pool: Which GPUs may run it: those whose worker was started with this pool.
+        Request: What holds it on a worker that serves no GPU.
     """
 
     abstract = True
     pool = DEFAULT_POOL
     acks_late = True
+    Request = "celery_gpulease.sending.stray:StrayRequest"
 
     @property
     def gpu(self) -> GPU:

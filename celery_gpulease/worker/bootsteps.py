@@ -94,7 +94,6 @@ class GPUStep(bootsteps.StartStopStep):
 
     def close(self, _worker: Any) -> None:
         """The worker stops: no claim from now on, and what was not started goes back; what runs keeps its lease."""
-        self.post.is_stopping = True
         self._listener.stop()
         self._trying(self.post.ledger.close, self.post.device.id, self.post.presence)
 

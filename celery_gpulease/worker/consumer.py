@@ -47,6 +47,14 @@ def gpu_consumer(base: type, post: Post, on_stopped: Callable[[], None]) -> type
             super().on_decode_error(message, exc)
             self._end_ticket(message)
 
+        def cancel_active_requests(self) -> None:
+            """A cold shutdown ends what runs; the loss of the broker's connection, which asks each request, does not."""
+            post.is_cold = True
+            super().cancel_active_requests()
+
+        def bucket_for_task(self, _task: Any) -> None:
+            """No bucket for Celery, which would park a request that holds a lease: `gpu_request` looks at ours."""
+
         def shutdown(self) -> None:
             """Celery calls this last, when the pool has ended, warm or cold (`WorkController.on_stopped`)."""
             super().shutdown()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_gpulease.lease import board
 from celery_gpulease.model import Presence
+from celery_gpulease.worker.rates import RateLimits
 
 if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
@@ -53,7 +54,8 @@ class Post:
     def __init__(self, ledger: Ledger, device: Device, pools: tuple[str, ...], worker: str) -> None:
         self.ledger, self.device, self.pools = ledger, device, pools
         self.presence = Presence(uuid.uuid4().hex, worker, device.host, os.getpid(), version("celery-gpulease"))
-        self.is_stopping = False
+        self.is_cold = False  # the worker stops, and ends what it runs
+        self.rate_limits = RateLimits()
         self.wake_heartbeat = threading.Event()
         self._duties: dict[str, Duty] = {}
 

@@ -15,9 +15,8 @@ from celery.worker.request import Request
 from celery.worker.state import task_ready
 
 from celery_gpulease.exceptions import LedgerUnavailable
-from celery_gpulease.model import DEFAULT_POOL, HEADER, Claim
-from celery_gpulease.sending.destination import Destination
-from celery_gpulease.sending.holding import Finished, held
+from celery_gpulease.model import HEADER, Claim
+from celery_gpulease.sending.stray import StrayRequest, hold_again
 from celery_gpulease.sending.task import GPUTask
 
 if TYPE_CHECKING:
@@ -34,7 +33,8 @@ def gpu_request(base: type, post: Post, pool: Any) -> type:
     """The request class of a task on a GPU's worker, over Celery's or the user's own (`Task.Request`)."""
     if issubclass(base, GPURequest):  # the consumer restarts, and asks again
         return base
-    return type("GPURequest", (GPURequest, base), {"post": post, "pool": pool})
+    under = Request if base is StrayRequest else base
+    return type("GPURequest", (GPURequest, under), {"post": post, "pool": pool})
 
 
 class GPURequest(Request):
@@ -93,9 +93,12 @@ class GPURequest(Request):
 
     def _start(self) -> bool:
         if self.claim is None:
-            self._hold()
+            hold_again(self, pin="" if isinstance(self.task, GPUTask) else self.post.device.id)
             return False
         try:
+            if seconds := self.post.rate_limits.seconds_until(self.task):
+                self.post.ledger.defer(self.claim, seconds)
+                return False
             answer = self.post.ledger.start(
                 self.claim,
                 self.nonce,
@@ -113,18 +116,6 @@ class GPURequest(Request):
             logger.info("%s is dropped: its claim is over (%s)", self, answer)
         return self._is_started
 
-    def _hold(self) -> None:
-        """Holds a message that came into this queue past the ledger: by hand, or by a sender without GPULease."""
-        pool = self.task.pool if isinstance(self.task, GPUTask) else DEFAULT_POOL
-        pin = "" if isinstance(self.task, GPUTask) else self.post.device.id
-        message = self.message
-        properties = {name: value for name, value in (message.properties or {}).items() if name != "delivery_info"}
-        finished = Finished(
-            message.body, message.content_type, message.content_encoding, dict(message.headers), properties
-        )
-        self.post.ledger.hold(held(self.app, self.task.name, finished, Destination(pool, pin), uuid.uuid4().hex))
-        logger.warning("%s came into the queue of GPU %s without a claim, and is held", self, self.post.device.id)
-
     # when it is over
 
     def end_well(self) -> None:
@@ -138,6 +129,8 @@ class GPURequest(Request):
         if self._lost_why and isinstance(error, (Terminated, *DEATHS)):
             task_ready(self)
             self._end(self._lost_why)
+        elif self._already_cancelled:  # by a cold shutdown: no death, but what may run once only has had its run
+            self._end("shutdown", counted=not self.task.acks_late)
         elif isinstance(error, Reject) and isinstance(error.reason, Ignore):  # Task.retry, refused by HOLD
             task_ready(self)
             self._end()
@@ -162,9 +155,9 @@ class GPURequest(Request):
             self._end("rejected", counted=False)
 
     def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:  # noqa: FBT001, FBT002
-        """Only a worker that stops ends a run; a lost connection to the broker loses nothing here."""
-        if self.post.is_stopping:
-            super().cancel(pool, signal, emit_retry)
+        """Only a cold shutdown ends a run; a lost connection to the broker loses nothing here."""
+        if self.post.is_cold:
+            super().cancel(pool, signal, emit_retry=False)  # it goes back to its place, which is no retry
 
     def lose(self, why: str) -> None:
         """The heartbeat's word: another holder has the GPU. What runs here is stopped, where it can be."""

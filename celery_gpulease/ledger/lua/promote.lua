@@ -14,7 +14,7 @@ end
 local due = redis.call('ZRANGEBYSCORE', SCHEDULED, '-inf', NOW, 'LIMIT', 0, PER_CALL)
 for _, ticket in ipairs(due) do
   take_out(ticket)
-  put_in_line(ticket)
+  put_in_line(ticket, tonumber(redis.call('HGET', key('ticket', ticket), 'score') or nil)) -- deferred: its old place
   note('promoted', ticket, '', '')
 end
 for _, ticket in ipairs(due) do

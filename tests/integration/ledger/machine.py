@@ -29,7 +29,7 @@ repeats = st.sampled_from([False, False, True])
 
 
 class RepeatingLedger(Ledger):
-    """Where `is_reply_lost`, a script runs twice with the same arguments, and its second reply is the one that arrives."""
+    """Where `is_reply_lost`, a script runs twice with the same arguments, and its second reply arrives."""
 
     is_reply_lost = False
 
@@ -71,7 +71,7 @@ class Picture:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """The ledger against a model that knows the promises, not the scripts. `url` and `scripts` are given by the test."""
+    """The ledger against a model that knows the promises, not the scripts. A test gives `url` and `scripts`."""
 
     url = ""
     scripts: dict = {}  # noqa: RUF012  name → text: mutations
@@ -112,7 +112,16 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(
         what=st.sampled_from(
-            ["lease_lapses", "lease_is_deleted_by_hand", "presence_lapses", "comes_due", "expires", "half_a_minute", "outage", "grace"]
+            [
+                "lease_lapses",
+                "lease_is_deleted_by_hand",
+                "presence_lapses",
+                "comes_due",
+                "expires",
+                "half_a_minute",
+                "outage",
+                "grace",
+            ]
         ),
         gpu=gpus,
         which=some,
@@ -158,7 +167,9 @@ class LedgerMachine(RuleBasedStateMachine):
             "second_worker": lambda: self.join(gpu, is_reply_lost),
         }[what]()
 
-    @precondition(lambda self: len(self.workers) < len(GPUS) or self.drained | self.closing | self.wanted | self.strangers.keys())
+    @precondition(
+        lambda self: len(self.workers) < len(GPUS) or self.drained | self.closing | self.wanted | self.strangers.keys()
+    )
     @rule(gpu=gpus, is_reply_lost=repeats)
     def comes_back(self, gpu, is_reply_lost):
         """A worker that was away starts again, and nothing hinders it."""
@@ -193,6 +204,29 @@ class LedgerMachine(RuleBasedStateMachine):
             "pop": lambda: self.pop(gpu),
             "old_hold": lambda: self.send_again_what_was_sent_long_ago(which),
         }[what]()
+
+    @precondition(lambda self: self.runs)
+    @rule(which=some, by_hand=st.sampled_from([False, False, True]), then=st.sampled_from(["", "stranger", "serve"]))
+    def is_taken_for_dead(self, which, by_hand, then):
+        """A run's lease is gone, somebody reaps it, and then it says that it lives."""
+        run = self._pick(self.runs, which)
+        gpu = run.claim.gpu
+        if by_hand:
+            self.lease_is_deleted_by_hand(gpu)
+        else:
+            self.world.lapse(gpu)
+        self.before = self._check()
+        self.reap(gpu, is_reply_lost=False)
+        self.before = self._check()
+        if then == "stranger":
+            self.stranger_takes(gpu)
+        elif then == "serve":
+            for other in GPUS:
+                self.before = self._check()
+                self.serve(other, acks_late=True, is_reply_lost=False)
+        self.before = self._check()
+        if run in self.runs:
+            self.renew(self.runs.index(run), is_reply_lost=False)
 
     @precondition(lambda self: self.runs or self.claims)
     @rule(
@@ -376,7 +410,9 @@ class LedgerMachine(RuleBasedStateMachine):
             return "tail"
         if is_current and lease == claim.token:
             return "renewed"
-        is_unstarted = there.get("state") == "claimed" and there["token"] != claim.token and lease in (None, there["token"])
+        is_unstarted = (
+            there.get("state") == "claimed" and there["token"] != claim.token and lease in (None, there["token"])
+        )
         is_open = (lease is None and there.get("token") in (None, claim.token)) or is_unstarted
         if is_current:
             return "regained" if is_open else "robbed"

@@ -64,7 +64,8 @@ def test_fences_grow_with_every_claim_also_when_the_clock_does_not(world):
         world.hold()
         worker.claim()
         run = worker.run()
-        assert run.fence == (ahead := ahead + 1)
+        ahead += 1
+        assert run.fence == ahead
         world.ledger.release(run)
 
 

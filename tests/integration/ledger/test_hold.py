@@ -48,7 +48,7 @@ def test_keys_and_queues_stand_behind_their_prefixes(world, key_prefix, queue_pr
     assert world.client.exists(f"{key_prefix}lease:node:0", f"{queue_prefix}gpu.node:0") == 2
     assert world.ledger.release(worker.run()) == "released"
     assert world.state(ticket) == "ended"
-    assert all(key.startswith(key_prefix) for key in world.client.keys())
+    assert all(key.startswith(key_prefix) for key in world.client.scan_iter())
 
 
 def test_lower_priorities_first_then_who_came_first(world):

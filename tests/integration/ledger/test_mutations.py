@@ -50,16 +50,24 @@ MUTATIONS = {
         "if redis.call('EXISTS', name) == 1 then",
     ),
     "taken_out_of_the_line_and_not_of_its_index": Mutation("redis.call('ZREM', key('waiting', t[1]), ticket)", ""),
-    "back_in_line_behind_everybody": Mutation("put_in_line(ticket, tonumber(redis.call('HGET', name, 'score')))", "put_in_line(ticket)"),
+    "back_in_line_behind_everybody": Mutation(
+        "put_in_line(ticket, tonumber(redis.call('HGET', name, 'score')))", "put_in_line(ticket)"
+    ),
     "a_retry_does_not_supersede": Mutation(
         "redis.call('HSET', key('ticket', run_ticket), 'superseded', 1)", "redis.call('PING')"
     ),
-    "a_run_regains_what_a_stranger_took": Mutation("local is_open = (not lease and", "local is_open = (lease ~= token and"),
+    "a_run_regains_what_a_stranger_took": Mutation(
+        "local is_open = (not lease and", "local is_open = (lease ~= token and"
+    ),
     "a_run_comes_back_although_it_started_elsewhere": Mutation(
         "t[2] == token, t[2] ~= token and t[5] == token", "t[2] == token, t[2] ~= token"
     ),
-    "two_claims_in_one_call_share_a_token": Mutation("string.format('%s-%s-%.0f', seed, gpu, fence)", "string.format('%s-%.0f', seed, fence)"),
-    "fences_stand_still": Mutation("(tonumber(redis.call('GET', key('fence', gpu))) or 0) + 1, NOW)", "0, NOW - NOW % 3600000)"),
+    "two_claims_in_one_call_share_a_token": Mutation(
+        "string.format('%s-%s-%.0f', seed, gpu, fence)", "string.format('%s-%.0f', seed, fence)"
+    ),
+    "fences_stand_still": Mutation(
+        "(tonumber(redis.call('GET', key('fence', gpu))) or 0) + 1, NOW)", "0, NOW - NOW % 3600000)"
+    ),
     "the_dead_are_alive": Mutation("return count.err ~= nil or tonumber(count[2]) > 0", "return true"),
 }
 
@@ -77,7 +85,7 @@ def mutated(mutation):
 def test_it_is_seen(redis_url, mutation):
     machine = type("Mutated", (LedgerMachine,), {"url": redis_url, "scripts": mutated(mutation)})
     options = settings(
-        max_examples=400,
+        max_examples=300,
         stateful_step_count=50,
         deadline=None,
         database=None,

@@ -74,7 +74,9 @@ class World:
         ticket = ticket or f"ticket-{number}"
         given = {"task": "proj.render", "pool": "default", "pin": "", "priority": 0, "eta_ms": 0, "expires_ms": 0}
         # what cjson would spoil: an empty list, a large number
-        message = f'{{"args": [[], 12345678901234567890], "queue": "\1", "gpulease": {{"ticket": "{ticket}", "claim": \2}}}}'
+        message = (
+            f'{{"args": [[], 12345678901234567890], "queue": "\1", "gpulease": {{"ticket": "{ticket}", "claim": \2}}}}'
+        )
         return Held(
             ticket=ticket,
             task_id=task_id or f"task-{number}",

@@ -43,7 +43,7 @@ end
 
 local function claim_for(ticket, gpu, seed, route)
   local fence = next_fence(gpu)
-  local token = string.format('%s-%s-%.0f', seed, gpu, fence) -- one call may claim several GPUs, with equal fences
+  local token = string.format('%s-%s-%.0f', seed, gpu, fence) -- a call may claim several GPUs, with equal fences
   local name = key('ticket', ticket)
   local delivery = redis.call('HINCRBY', name, 'deliveries', 1)
   hold_lease(gpu, token)

@@ -1,0 +1,50 @@
+"""Messages of GPU tasks that came to a worker past the ledger: sent by hand, or by a sender without GPULease."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from celery.utils.log import get_logger
+from celery.worker.request import Request
+from celery.worker.state import task_ready
+
+from celery_gpulease.installed import installation
+from celery_gpulease.model import DEFAULT_POOL
+from celery_gpulease.sending.destination import Destination
+from celery_gpulease.sending.holding import Finished, held
+
+logger = get_logger(__name__)
+
+
+class StrayRequest(Request):
+    """The request of a GPU task on a worker without `--gpu`: it is held instead of run."""
+
+    def revoked(self) -> bool:
+        """Celery asks this before it runs a request: the place to hold it."""
+        if super().revoked():
+            return True
+        hold_again(self)
+        task_ready(self)
+        self.acknowledge()
+        return True
+
+
+def hold_again(request: Any, pin: str = "") -> None:
+    """Holds the message of a request as its sender should have.
+
+    Args:
+        request: Celery's.
+        pin: The GPU for a task that is no GPU task: the one into whose queue it was sent.
+
+    Raises:
+        LedgerUnavailable: Redis does not answer.
+    """
+    message, pool = request.message, getattr(request.task, "pool", DEFAULT_POOL)
+    properties = {name: value for name, value in (message.properties or {}).items() if name != "delivery_info"}
+    finished = Finished(
+        message.body, message.content_type, message.content_encoding, dict(message.headers), properties
+    )
+    ticket = held(request.app, request.task.name, finished, Destination(pool, pin), uuid.uuid4().hex)
+    installation(request.app).ledger.hold(ticket)
+    logger.warning("%s came past the ledger, and is held for a GPU", request)

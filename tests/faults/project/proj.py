@@ -1,0 +1,135 @@
+"""The project under test: tasks that write down every run in a journal on disk."""
+
+import json
+import os
+import signal
+import time
+import uuid
+from contextlib import contextmanager
+from pathlib import Path
+
+from celery import Celery
+
+from celery_gpulease import GPULease, GPUTask
+
+JOURNAL = Path(os.environ["TEST_JOURNAL"])
+URL = os.environ["TEST_URL"]
+
+app = Celery("proj", broker=URL, backend=URL)
+app.conf.update(json.loads(os.environ["TEST_CONF"]))
+GPULease(app)
+
+
+def note(**line):
+    """One line at the end of the journal, in one write, whoever else writes."""
+    fd = os.open(JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(fd, (json.dumps({"at": time.time(), **line}) + "\n").encode())
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def run_of(task):
+    """Notes one run's start and end."""
+    run, request = uuid.uuid4().hex, task.request
+    note(
+        what="start", run=run, task=request.id, gpu=task.gpu.id, index=task.gpu.index, fence=task.lease.fence,
+        pid=os.getpid(), retries=request.retries, eta=request.eta, visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        order=os.environ.get("CUDA_DEVICE_ORDER"), headers=sorted(request.headers or {}),
+    )  # fmt: skip
+    try:
+        yield
+    except BaseException as error:
+        note(what="end", run=run, how=type(error).__name__)
+        raise
+    note(what="end", run=run, how="ok")
+
+
+@app.task(base=GPUTask, bind=True)
+def add(self, x, y):
+    """Ends at once."""
+    with run_of(self):
+        return x + y
+
+
+@app.task(base=GPUTask, bind=True)
+def wait_for(self, gate):
+    """Runs until a file of this name is in the journal's folder."""
+    with run_of(self):
+        path = JOURNAL.parent / gate
+        while not path.exists():
+            time.sleep(0.01)
+    return gate
+
+
+@app.task(base=GPUTask, bind=True, acks_late=False)
+def wait_for_once(self, gate):
+    """The same; it may not run twice."""
+    with run_of(self):
+        path = JOURNAL.parent / gate
+        while not path.exists():
+            time.sleep(0.01)
+    return gate
+
+
+@app.task(base=GPUTask, bind=True)
+def fail(self):
+    """Raises."""
+    with run_of(self):
+        raise ValueError("no")
+
+
+@app.task(base=GPUTask, bind=True, max_retries=3)
+def retry_once(self, countdown):
+    """Fails at first."""
+    with run_of(self):
+        if not self.request.retries:
+            raise self.retry(countdown=countdown)
+        return self.request.retries
+
+
+@app.task(base=GPUTask, bind=True)
+def replace_by_add(self, x):
+    """Another task takes its place."""
+    with run_of(self):
+        raise self.replace(add.s(x, 1))
+
+
+@app.task(base=GPUTask, bind=True)
+def die(self):
+    """Ends the process that runs it."""
+    with run_of(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(base=GPUTask, bind=True)
+def leave(self, code):
+    """As `die`, by the C library's way out."""
+    with run_of(self):
+        os._exit(code)
+
+
+@app.task(base=GPUTask, bind=True, rate_limit="2/s")
+def limited(self):
+    """May start twice a second on a worker."""
+    with run_of(self):
+        return None
+
+
+@app.task(base=GPUTask, bind=True)
+def give_back(self, gate):
+    """Gives its GPU back, then works on until the gate opens."""
+    with run_of(self):
+        self.lease.release()
+        note(what="given back", task=self.request.id)
+        while not (JOURNAL.parent / gate).exists():
+            time.sleep(0.01)
+        self.lease.check()
+    return self.lease.lost
+
+
+@app.task(bind=True)
+def plain(self):
+    """No GPU task."""
+    note(what="plain", task=self.request.id)
