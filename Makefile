@@ -12,7 +12,7 @@ help:  ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/demo.stamp  ## show it at work: a server, GPU workers, a beat, real tasks, a killed worker
-	$(BIN)/python -m celery_gpulease.demo
+	@$(BIN)/python -m celery_gpulease.demo --picture build/demo.png
 
 test: .venv/dev.stamp  ## run the tests of every day
 	$(BIN)/python -m pytest $(TESTS) -m "not long"

@@ -20,12 +20,12 @@ NO_GPU: Final = GPU(None, None)
 class Board:
     """One page that the worker's main process and its pool's children share.
 
-    The heartbeat writes what it knows of the run's lease, the child writes that it has released it. It is made before
-    the fork, so every child sees it. Times are CLOCK_MONOTONIC, which is one for all processes.
+    The heartbeat writes what it knows of the run's lease, the child that it has begun a run or released its lease. It
+    is made before the fork, so every child sees it. Times are CLOCK_MONOTONIC, which is one for all processes.
     """
 
     _HEARTBEAT: Final = struct.Struct("qqd")
-    _CHILD: Final = struct.Struct("q")
+    _CHILD: Final = struct.Struct("qq")
     _SIZE: Final = 64
 
     def __init__(self) -> None:
@@ -44,13 +44,17 @@ class Board:
         renewed_fence, _, at = self._HEARTBEAT.unpack_from(self._page)
         return float(at) if renewed_fence == fence else 0.0
 
-    def write_released(self, fence: int) -> None:
-        """The run's own process has released its lease."""
-        self._CHILD.pack_into(self._page, self._HEARTBEAT.size, fence)
+    def write_child(self, *, begun_fence: int = 0, released_fence: int = 0) -> None:
+        """The run's own process has begun it, or has released its lease."""
+        self._CHILD.pack_into(self._page, self._HEARTBEAT.size, begun_fence, released_fence)
+
+    def is_begun(self, fence: int) -> bool:
+        """Does a process run this now?"""
+        return bool(self._CHILD.unpack_from(self._page, self._HEARTBEAT.size)[0] == fence)
 
     def is_released(self, fence: int) -> bool:
         """Did the run's own process release its lease?"""
-        return bool(self._CHILD.unpack_from(self._page, self._HEARTBEAT.size)[0] == fence)
+        return bool(self._CHILD.unpack_from(self._page, self._HEARTBEAT.size)[1] == fence)
 
 
 #: Of this process, and of those that it forks.

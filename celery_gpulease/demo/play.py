@@ -9,9 +9,10 @@ import time
 import uuid
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from celery import chord
+from celery.states import READY_STATES
 
 from celery_gpulease.demo import project
 from celery_gpulease.demo.judge import Kill, Story, judge
@@ -201,7 +202,7 @@ class Performance:
                 self._kill_worker_of(victim)
             self._notice_second_run()
             draw()
-            if answer(self._picture).ready() and not self._down_since:
+            if project.app.backend.get_state(self._picture) in READY_STATES and not self._down_since:
                 break
             time.sleep(LOOK_EVERY)
         story.end = time.monotonic()
@@ -253,22 +254,17 @@ class Performance:
 
     def _collect(self) -> bytes | None:
         """Asks journal, result backend and ledger how it ended."""
-        story = self.story
+        story, backend = self.story, project.app.backend
         deadline = time.monotonic() + LONGEST_END
         while (leftovers := self._witness.leftovers()) and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY)  # a result can be read a moment before its GPU is free
         story.leftovers = leftovers
         story.deaths = [process.name for process in self._processes.ended()]
         story.runs, story.waits = self._journal.runs(), self._witness.waits()
-        story.states = {job: answer(job).state for job in story.jobs}
-        pixels = unpack(answer(self._picture).result) if story.states[self._picture] == "SUCCESS" else None
+        story.states = {job: backend.get_state(job) for job in story.jobs}
+        pixels = unpack(backend.get_result(self._picture)) if story.states[self._picture] == "SUCCESS" else None
         story.is_same_picture = pixels == self._reference.pixels
         return pixels
-
-
-def answer(job: str) -> Any:
-    """What the result backend says of a job now."""
-    return project.app.AsyncResult(job)
 
 
 def forget_waiting() -> None:

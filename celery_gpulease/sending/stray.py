@@ -42,9 +42,7 @@ def hold_again(request: Any, pin: str = "") -> None:
     """
     message, pool = request.message, getattr(request.task, "pool", DEFAULT_POOL)
     properties = {name: value for name, value in (message.properties or {}).items() if name != "delivery_info"}
-    finished = Finished(
-        message.body, message.content_type, message.content_encoding, dict(message.headers), properties
-    )
+    finished = Finished(message.body, message.content_type, message.content_encoding, dict(message.headers), properties)
     ticket = held(request.app, request.task.name, finished, Destination(pool, pin), uuid.uuid4().hex)
     installation(request.app).ledger.hold(ticket)
     logger.warning("%s came past the ledger, and is held for a GPU", request)

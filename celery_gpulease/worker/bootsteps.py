@@ -51,7 +51,7 @@ class GPUStep(bootsteps.StartStopStep):
 
     def __init__(self, worker: Any, gpu: str | None = None, gpu_pools: str | None = None, **options: Any) -> None:
         super().__init__(worker, **options)
-        self.enabled = gpu is not None
+        self.enabled = gpu is not None or gpu_pools is not None
         self._gpu, self._gpu_pools, self._options = gpu, gpu_pools, options
 
     def create(self, worker: Any) -> None:
@@ -61,7 +61,7 @@ class GPUStep(bootsteps.StartStopStep):
             WorkerRefused: A setting, an option or the pool is wrong, or the GPU is in use.
         """
         try:
-            refuse_options(worker, self._options)
+            refuse_options(worker, self._gpu, self._options)
             installed = installation(worker.app)
             device = devices.find_device(str(self._gpu), installed.settings.host)
             self.post = Post(installed.ledger, device, parse_pools(self._gpu_pools), worker.hostname)
@@ -72,7 +72,7 @@ class GPUStep(bootsteps.StartStopStep):
         posts.set_post(self.post)
         devices.show_only(device)
         consume_only(worker.app, device)
-        worker.consumer_cls = gpu_consumer(symbol_by_name(worker.consumer_cls), self.post, self._leave)
+        worker.consumer_cls = gpu_consumer(symbol_by_name(worker.consumer_cls), self.post, self._serve, self._leave)
 
     def start(self, worker: Any) -> None:
         """Starts the threads: the pool has forked."""
@@ -89,8 +89,13 @@ class GPUStep(bootsteps.StartStopStep):
             on_lease_gone=self._heartbeat.beat_now,
             on_reconcile=self._pace.wake,
         )
-        for thread in (self._ender, self._pace, self._heartbeat, self._listener):
+        for thread in (self._ender, self._pace, self._heartbeat):
             thread.start()
+
+    def _serve(self) -> None:
+        """The worker consumes: only now may its GPU be claimed, since Celery's start takes a second or more."""
+        if not self._listener.is_alive():
+            self._listener.start()
 
     def close(self, _worker: Any) -> None:
         """The worker stops: no claim from now on, and what was not started goes back; what runs keeps its lease."""
@@ -147,12 +152,15 @@ class GPUStep(bootsteps.StartStopStep):
             )
 
 
-def refuse_options(worker: Any, options: dict[str, Any]) -> None:
+def refuse_options(worker: Any, gpu: str | None, options: dict[str, Any]) -> None:
     """Refuses what a GPU's worker cannot do.
 
     Raises:
         ConfigurationError: The pool is a green one, forks are not used, or it would scale.
     """
+    if gpu is None:
+        message = "--gpu-pools says what a GPU serves: name the GPU too, such as --gpu 0"
+        raise ConfigurationError(message)
     pool = worker.pool_cls.__module__
     for green in ("gevent", "eventlet"):
         if green in pool:

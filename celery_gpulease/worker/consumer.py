@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.imports import symbol_by_name
+from celery.worker.consumer import Consumer
 
 from celery_gpulease.model import HEADER, Claim
 from celery_gpulease.worker.request import gpu_request
@@ -15,55 +16,81 @@ if TYPE_CHECKING:
     from celery_gpulease.worker.post import Post
 
 
-def gpu_consumer(base: type, post: Post, on_stopped: Callable[[], None]) -> type:
+def gpu_consumer(base: type, post: Post, on_consuming: Callable[[], None], on_stopped: Callable[[], None]) -> type:
     """The consumer class of a GPU's worker, over Celery's or the user's own (`worker_consumer`).
 
     Args:
         base: That class.
         post: What this worker answers for.
+        on_consuming: Called each time when it has begun to consume: from then on a claim can be started.
         on_stopped: Called when the pool has ended, in every kind of shutdown.
     """
+    told = {"post": post, "on_consuming": staticmethod(on_consuming), "on_stopped": staticmethod(on_stopped)}
+    return type("GPUConsumer", (GPUConsumer, base), told)
 
-    class GPUConsumer(base):
-        def update_strategies(self) -> None:
-            """Every task gets our request, before Celery builds the strategies that use it."""
-            for task in self.app.tasks.values():
-                task.Request = gpu_request(symbol_by_name(task.Request), post, self.pool)
-            super().update_strategies()
 
-        def on_unknown_message(self, body: Any, message: Any) -> None:
-            super().on_unknown_message(body, message)
-            self._end_ticket(message)
+class GPUConsumer(Consumer):
+    """The consumer of a GPU's worker."""
 
-        def on_unknown_task(self, body: Any, message: Any, exc: Any) -> None:
-            super().on_unknown_task(body, message, exc)
-            self._end_ticket(message)
+    post: Post
+    on_consuming: Callable[[], None]
+    on_stopped: Callable[[], None]
 
-        def on_invalid_task(self, body: Any, message: Any, exc: Any) -> None:
-            super().on_invalid_task(body, message, exc)
-            self._end_ticket(message)
+    def update_strategies(self) -> None:
+        """Every task gets our request, before Celery builds the strategies that use it."""
+        for task in self.app.tasks.values():
+            task.Request = gpu_request(symbol_by_name(task.Request), self.post, self.pool)
+        super().update_strategies()
 
-        def on_decode_error(self, message: Any, exc: Any) -> None:
-            super().on_decode_error(message, exc)
-            self._end_ticket(message)
+    def bucket_for_task(self, _task: Any) -> None:
+        """No bucket for Celery, which would park a request that holds a lease: our request looks at ours."""
 
-        def cancel_active_requests(self) -> None:
-            """A cold shutdown ends what runs; the loss of the broker's connection, which asks each request, does not."""
-            post.is_cold = True
-            super().cancel_active_requests()
+    # a message that never becomes a request ends its ticket
 
-        def bucket_for_task(self, _task: Any) -> None:
-            """No bucket for Celery, which would park a request that holds a lease: `gpu_request` looks at ours."""
+    def on_unknown_message(self, body: Any, message: Any) -> None:
+        """It is no task's message."""
+        super().on_unknown_message(body, message)
+        self._end_ticket(message)
 
-        def shutdown(self) -> None:
-            """Celery calls this last, when the pool has ended, warm or cold (`WorkController.on_stopped`)."""
-            super().shutdown()
-            on_stopped()
+    def on_unknown_task(self, body: Any, message: Any, exc: Any) -> None:
+        """This project has no such task."""
+        super().on_unknown_task(body, message, exc)
+        self._end_ticket(message)
 
-        def _end_ticket(self, message: Any) -> None:
-            headers = message.headers if isinstance(message.headers, dict) else {}
-            claim = Claim.from_header(headers.get(HEADER))
-            if claim is not None:
-                post.ledger.release(claim)
+    def on_invalid_task(self, body: Any, message: Any, exc: Any) -> None:
+        """Its headers make no sense."""
+        super().on_invalid_task(body, message, exc)
+        self._end_ticket(message)
 
-    return GPUConsumer
+    def on_decode_error(self, message: Any, exc: Any) -> None:
+        """Its body cannot be read. Celery sends no signal of it: only here it is seen."""
+        super().on_decode_error(message, exc)
+        self._end_ticket(message)
+
+    def _end_ticket(self, message: Any) -> None:
+        headers = message.headers if isinstance(message.headers, dict) else {}
+        claim = Claim.from_header(headers.get(HEADER))
+        if claim is not None:
+            self.post.ledger.release(claim)
+
+    # its own life
+
+    def on_ready(self) -> None:
+        """Celery calls this when it consumes, at its start and after each loss of the connection."""
+        super().on_ready()
+        self.on_consuming()
+
+    def on_close(self) -> None:
+        """Celery drops, in silence, requests that the pool has not got yet: the heartbeat looks for them."""
+        super().on_close()
+        self.post.wake_heartbeat.set()
+
+    def cancel_active_requests(self) -> None:
+        """A cold shutdown ends what runs; the loss of the broker, which asks each request by itself, does not."""
+        self.post.is_cold = True
+        super().cancel_active_requests()
+
+    def shutdown(self) -> None:
+        """Celery calls this last, when the pool has ended, warm or cold (`WorkController.on_stopped`)."""
+        super().shutdown()
+        self.on_stopped()

@@ -24,6 +24,8 @@ logger = get_logger(__name__)
 #: Seconds between two tries to reach Redis, or to find that a process is gone.
 RETRY_EVERY: Final = 0.5
 LOOK_EVERY: Final = 0.02
+#: Seconds after which what Celery has forgotten, and no process has begun, never will be.
+DROPPED_AFTER: Final = 1.0
 
 
 class Heartbeat(threading.Thread):
@@ -69,12 +71,10 @@ class Heartbeat(threading.Thread):
         self._post.wake_heartbeat.clear()
         is_waiting = False
         for duty in self._post.duties():
-            if not duty.is_over:
-                continue
-            if duty.pid is not None and is_alive(duty.pid):
-                is_waiting = True
-            else:
+            if duty.is_over and not (duty.pid is not None and is_alive(duty.pid)):
                 settle(self._post, duty)
+            else:
+                is_waiting |= duty.is_over or self._is_dropped(duty)
         if time.monotonic() >= self._next_beat:
             self._next_beat = time.monotonic() + self._settings.heartbeat_interval
             self._beat()
@@ -99,22 +99,28 @@ class Heartbeat(threading.Thread):
             board.write(renewed_fence=duty.claim.fence, renewed_at=asked_at)
             if answer == "regained":
                 logger.warning("%s had lost the lease of GPU %s and took it back", duty.request, duty.claim.gpu)
-            self._give_back_if_dropped(duty)
         elif answer in ("robbed", "lost") and not duty.is_over:
             board.write(lost_fence=duty.claim.fence)
             duty.request.lose(answer)
+        elif answer == "ended" and duty.unknown_since is not None:  # it ran, and Celery has forgotten it
+            self._post.settled(duty)
 
-    def _give_back_if_dropped(self, duty: Duty) -> None:
-        """When Celery restarts its consumer it drops, in silence, requests that the pool has not got yet."""
+    def _is_dropped(self, duty: Duty) -> bool:
+        """Is this one of the requests that Celery drops when its connection is lost, not yet with the pool?
+
+        It may be on its way to the child all the same: so it goes back only when no process has begun it after a while.
+        """
         request = duty.request
-        is_known = request in celery_state.reserved_requests or request in celery_state.active_requests
-        if is_known or duty.is_over:
+        if request in celery_state.reserved_requests or request in celery_state.active_requests:
             duty.unknown_since = None
-        elif duty.unknown_since is None:
+            return False
+        if duty.unknown_since is None:
             duty.unknown_since = time.monotonic()
-        elif time.monotonic() - duty.unknown_since > self._settings.heartbeat_interval:
+        is_begun = board.is_begun(duty.claim.fence) or board.is_released(duty.claim.fence)
+        if not is_begun and time.monotonic() - duty.unknown_since > DROPPED_AFTER:
             logger.warning("%s was dropped by Celery before it ran, and goes back to its place", request)
             self._post.end(duty.claim, "dropped by Celery", counted=False)
+        return not is_begun
 
     def _say_lost(self, error: LedgerUnavailable) -> None:
         if not self._is_known_lost:

@@ -154,10 +154,10 @@ class GPURequest(Request):
             self._is_given_back = True
             self._end("rejected", counted=False)
 
-    def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:  # noqa: FBT001, FBT002
-        """Only a cold shutdown ends a run; a lost connection to the broker loses nothing here."""
+    def cancel(self, pool: Any, signal: Any = None, **_: Any) -> None:
+        """Only a cold shutdown ends a run, and that is no retry; a lost connection to the broker loses nothing here."""
         if self.post.is_cold:
-            super().cancel(pool, signal, emit_retry=False)  # it goes back to its place, which is no retry
+            super().cancel(pool, signal, emit_retry=False)
 
     def lose(self, why: str) -> None:
         """The heartbeat's word: another holder has the GPU. What runs here is stopped, where it can be."""

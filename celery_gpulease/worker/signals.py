@@ -35,6 +35,7 @@ def _task_prerun(task_id: str, task: Any, **_: Any) -> None:
     claim = Claim.from_header(getattr(task.request, HEADER, None))
     if posts.post is None or claim is None or task.request.is_eager:
         return
+    lease.board.write_child(begun_fence=claim.fence)
     device = posts.post.device
     lease.begin(Run(task_id, GPU(device.id, device.index), Lease(posts.post.ledger, claim)))
 
@@ -51,4 +52,4 @@ def _task_postrun(task_id: str, state: str | None = None, **_: Any) -> None:
     except LedgerUnavailable as error:
         logger.warning("The lease of GPU %s is released later, by the main process: %s", run.claim.gpu, error)
     else:
-        lease.board.write_released(run.claim.fence)
+        lease.board.write_child(released_fence=run.claim.fence)

@@ -1,7 +1,6 @@
 """Sends tasks as any Celery program does, and prints their results."""
 
 from celery import chord
-
 from tasks import join, render
 
 first = render.delay("a.blend")

@@ -3,8 +3,9 @@
 import os
 import time
 
-from celery_gpulease import GPUTask
 from proj import app
+
+from celery_gpulease import GPUTask
 
 
 @app.task(base=GPUTask, bind=True)

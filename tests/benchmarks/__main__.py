@@ -6,7 +6,7 @@ QUICK=1 does one short round of each.
 import json
 import os
 import statistics
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from tests.benchmarks.lab import lab
 
@@ -38,7 +38,7 @@ def gaps(runs):
     found = []
     for _, one in groupby(sorted(runs), key=lambda run: run[0]):
         jobs = sorted(one, key=lambda run: run[1])
-        found += [later[1] - earlier[2] for earlier, later in zip(jobs, jobs[1:], strict=False)]
+        found += [later[1] - earlier[2] for earlier, later in pairwise(jobs)]
     return found
 
 

@@ -15,7 +15,12 @@ def test_a_task_sees_its_gpu_and_the_lease_goes_when_it_ends(world):
     world.worker(3)
     task = world.send("wait_for", "go", headers={"trace": "abc"})
     run = world.started(task)
-    assert (run.gpu, run.facts["index"], run.facts["visible"], run.facts["order"]) == (f"{HOST}:3", 3, "3", "PCI_BUS_ID")
+    assert (run.gpu, run.facts["index"], run.facts["visible"], run.facts["order"]) == (
+        f"{HOST}:3",
+        3,
+        "3",
+        "PCI_BUS_ID",
+    )
     assert world.lease(3)
     assert "trace" in run.facts["headers"]
     assert run.fence == world.row(3)["fence"]

@@ -64,7 +64,9 @@ class World:
     def worker(self, gpu: int | str, *options: str, **env: str) -> Process:
         """`celery worker --gpu`, ready and known by the ledger as alive."""
         process = self.processes.worker("proj", gpu, *options, **env)
-        wait_until(lambda: self.ledger.client.pubsub_numsub(self.ledger.keys.here(f"{HOST}:{gpu}"))[0][1], SOON, "a listener")
+        wait_until(
+            lambda: self.ledger.client.pubsub_numsub(self.ledger.keys.here(f"{HOST}:{gpu}"))[0][1], SOON, "a listener"
+        )
         return process
 
     def send(self, name: str, *args: object, pool: str = "default", **options: object) -> str:
@@ -100,7 +102,14 @@ class World:
             runs = self.runs(task)
             return runs[number - 1] if len(runs) >= number else None
 
-        return wait_until(begun, seconds, f"run {number} of {task}: {self.story(task)}")
+        return self.wait(begun, seconds, task)
+
+    def wait(self, probe, seconds: float, task: str):
+        """Waits until the probe answers; else tells the task's story as it is then."""
+        try:
+            return wait_until(probe, seconds, "a task")
+        except AssertionError:
+            raise AssertionError(f"Waited {seconds:g} s in vain: {self.story(task)}") from None
 
     def state(self, task: str) -> str:
         """Its state in the result backend."""
@@ -114,7 +123,8 @@ class World:
     def ends(self, task: str, state: str, seconds: float = LONG) -> object:
         """Waits until the task has this end; its result."""
         ready = ("SUCCESS", "FAILURE", "REVOKED")
-        found = wait_until(lambda: (s := self.state(task)) in ready and s, seconds, f"{task} to end: {self.story(task)}")
+        self.wait(lambda: self.state(task) in ready, seconds, task)
+        found = self.state(task)
         assert found == state, self.story(task)
         return AsyncResult(task, app=self.app).result
 
@@ -131,7 +141,9 @@ class World:
     def take(self, gpu: int, seconds: float = 60) -> None:
         """Reserves a GPU as any other program may."""
         key = self.ledger.keys.lease(f"{HOST}:{gpu}")
-        wait_until(lambda: self.client.set(key, "stranger", nx=True, px=int(seconds * 1000)), SOON, f"GPU {gpu} to be free")
+        wait_until(
+            lambda: self.client.set(key, "stranger", nx=True, px=int(seconds * 1000)), SOON, f"GPU {gpu} to be free"
+        )
 
     def give(self, gpu: int) -> None:
         """Gives it back."""
@@ -151,7 +163,7 @@ class World:
     def rest(self) -> None:
         """Everything sent has ended; nothing overlapped, nothing is left, and the ledger is consistent."""
         for task in self.sent:
-            wait_until(lambda task=task: self.state(task) in ("SUCCESS", "FAILURE", "REVOKED"), LONG, self.story(task))
+            self.wait(lambda task=task: self.state(task) in ("SUCCESS", "FAILURE", "REVOKED"), LONG, task)
         assert overlaps(self.runs()) == []
         wait_until(lambda: not self.client.keys("gpu:lease:*"), SOON, "all leases to go")
         wait_until(lambda: not self.client.keys("gpu:ticket:*"), SOON, "all tickets to end")

@@ -24,7 +24,7 @@ def test_main_sees_that_the_child_has_released_its_own_fence_and_no_other():
     board = Board()
     child = os.fork()
     if child == 0:
-        board.write_released(9)
+        board.write_child(released_fence=9)
         os._exit(0)
     os.waitpid(child, 0)
     assert board.is_released(9)

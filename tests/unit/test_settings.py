@@ -57,7 +57,7 @@ def test_a_wrong_value_is_refused_by_the_settings_name(name, value):
 
 
 def test_an_unknown_setting_is_refused_with_the_one_that_was_meant():
-    with pytest.raises(ConfigurationError, match="gpulease_lease_tll is no setting.*did you mean gpulease_lease_ttl"):
+    with pytest.raises(ConfigurationError, match=r"gpulease_lease_tll is no setting.*did you mean gpulease_lease_ttl"):
         settings_of(lease_tll=5)
 
 

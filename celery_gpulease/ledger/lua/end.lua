@@ -1,4 +1,4 @@
--- Hands one ticket to whoever writes its end outside Redis; for 30 s nobody else gets it. After 10 tries it is given up.
+-- Hands a ticket to whoever writes its end outside Redis; for 30 s nobody else gets it. After 10 tries it is given up.
 -- KEYS: prefix
 -- ARGV: ticket
 -- Returns: {'end', ticket, task_id, task, why, deliveries, message} | {'none'} | {'gave_up', ticket, task_id}

@@ -1,8 +1,8 @@
 -- What is true of some GPUs, in one moment.
 -- KEYS: prefix
 -- ARGV: gpu ...
--- Returns: for each GPU {gpu, pools, presence, is alive, lease or nil, its ms, claim's ticket, token, state, claimed_ms,
---   fence, task_id, task, why closed, quarantine's reason, index, uuid, alias}
+-- Returns: for each GPU {gpu, pools, presence, is alive, lease or nil, its ms, claim's ticket, token, state,
+--   claimed_ms, fence, task_id, task, why closed, quarantine's reason, index, uuid, alias}
 -- include: gpu
 local found = {}
 for _, gpu in ipairs(ARGV) do

@@ -114,7 +114,7 @@ def leave(self, code):
 def limited(self):
     """May start twice a second on a worker."""
     with run_of(self):
-        return None
+        return
 
 
 @app.task(base=GPUTask, bind=True)

@@ -322,7 +322,8 @@ class LedgerMachine(RuleBasedStateMachine):
         answer = self._join(gpu)
         self.ledger.is_reply_lost = False
         assert (answer[0] == "in_use") == bool(was_present)
-        self.is_outage = self._has_grace()
+        if answer == ["joined"]:  # it set the pulse
+            self.is_outage = self._has_grace()
 
     def claim(self, gpu, is_reply_lost):
         """A living worker asks for work."""

@@ -12,6 +12,7 @@ from kombu.exceptions import OperationalError
 
 from celery_gpulease import ConfigurationError, GPULease, GPURouter, GPUTask, LedgerUnavailable
 from celery_gpulease.embedded import EmbeddedServer
+from tests.waiting import wait_until
 
 # What names one message and no other, or is ours.
 OWN = ("id", "root_id", "origin")
@@ -203,18 +204,19 @@ def test_signals_and_events_of_sending_are_celerys(app, client):
     signals.before_task_publish.connect(note)
     signals.after_task_publish.connect(note)
     app.conf.task_send_sent_event = True
+    events = client.pubsub(ignore_subscribe_messages=True)
+    events.psubscribe("*celeryev*")
+    events.get_message(timeout=20)
     try:
-        with app.connection_for_read() as connection:
-            received = []
-            receiver = app.events.Receiver(connection, {"task-sent": received.append})
-            with receiver.consumer_context():  # binds before the event is sent
-                result = app.add.delay(1, 2)
-                connection.drain_events(timeout=5)
+        result = app.add.delay(1, 2)
     finally:
         signals.before_task_publish.disconnect(note)
         signals.after_task_publish.disconnect(note)
     assert seen == [("proj.add", result.id, "gpu.pool.default")] * 2
-    assert [(event["uuid"], event["queue"]) for event in received] == [(result.id, "gpu.pool.default")]
+    message = wait_until(lambda: events.get_message(timeout=1), 20, "the event")
+    (event,) = [json.loads(base64.b64decode(json.loads(message["data"])["body"]))]
+    assert (event["type"], event["uuid"], event["queue"]) == ("task-sent", result.id, "gpu.pool.default")
+    events.close()
 
 
 def test_without_redis_delay_raises_ledger_unavailable_after_the_retries():

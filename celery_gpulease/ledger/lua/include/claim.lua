@@ -1,6 +1,6 @@
 -- include: gpu ticket message
--- CLAIM and ROUTE: the lease of a free GPU for whoever is first in its lines. `route` is the queues' key up to the GPU's
--- id, `seed` makes the tokens of this call unlike any other's.
+-- CLAIM and ROUTE: the lease of a free GPU for whoever is first in its lines. `route` is the queues' key up to the
+-- GPU's id, `seed` makes the tokens of this call unlike any other's.
 local EXPIRED_PER_CALL = 16
 
 local function next_fence(gpu)

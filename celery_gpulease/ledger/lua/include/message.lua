@@ -9,7 +9,8 @@ end
 
 local function assemble(ticket, gpu, token, fence, delivery)
   local message = redis.call('GET', key('message', ticket))
-  local claim = string.format('{"gpu": "%s", "token": "%s", "fence": %.0f, "delivery": %d}', gpu, token, fence, delivery)
+  local claim = string.format('{"gpu": "%s", "token": "%s", "fence": %.0f, "delivery": %d}',
+    gpu, token, fence, delivery)
   return fill(fill(message, QUEUE_HOLE, 'gpu.' .. gpu), CLAIM_HOLE, claim)
 end
 
