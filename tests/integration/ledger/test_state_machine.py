@@ -22,4 +22,4 @@ def test_random_operations(redis_url):
 
 @pytest.mark.long
 def test_many_random_operations(redis_url):
-    run_machine(redis_url, max_examples=250, stateful_step_count=80)
+    run_machine(redis_url, max_examples=600, stateful_step_count=80)
