@@ -9,8 +9,6 @@ from celery.utils.imports import symbol_by_name
 from celery_gpulease.installed import install, installation
 from celery_gpulease.reconcile.beat import add_to_schedule, reconcile_now
 from celery_gpulease.sending.holding import holding
-from celery_gpulease.worker import signals
-from celery_gpulease.worker.bootsteps import GPUStep
 from celery_gpulease.worker.options import add_options
 
 if TYPE_CHECKING:
@@ -32,9 +30,8 @@ class GPULease:
         app.amqp_cls = holding(symbol_by_name(app.amqp_cls))
         app.__dict__.pop("amqp", None)  # one that was cached before would send past us
         add_options(app)
-        app.steps["worker"].add(GPUStep)
+        app.steps["worker"].add("celery_gpulease.worker.bootsteps:GPUStep")  # by name: a producer needs none of it
         add_to_schedule(app)
-        signals.connect()
 
     @property
     def settings(self) -> Settings:

@@ -21,6 +21,7 @@ from celery_gpulease.installed import installation
 from celery_gpulease.ledger.notifications import eviction_trouble, switch_on
 from celery_gpulease.reconcile.pace import ReconcilePace
 from celery_gpulease.worker import post as posts
+from celery_gpulease.worker import signals
 from celery_gpulease.worker.consumer import gpu_consumer
 from celery_gpulease.worker.heartbeat import Heartbeat, settle
 from celery_gpulease.worker.options import banner, ineffective_options, parse_pools
@@ -70,6 +71,7 @@ class GPUStep(bootsteps.StartStopStep):
         except GPULeaseError as error:
             raise WorkerRefused(f"{type(error).__name__}: {error}") from error
         posts.set_post(self.post)
+        signals.connect()
         devices.show_only(device)
         consume_only(worker.app, device)
         worker.consumer_cls = gpu_consumer(symbol_by_name(worker.consumer_cls), self.post, self._serve, self._leave)

@@ -12,7 +12,6 @@ from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.lease import Lease, Run
 from celery_gpulease.model import GPU, HEADER, Claim
 from celery_gpulease.worker import post as posts
-from celery_gpulease.worker.options import one_task_at_a_time
 
 logger = get_logger(__name__)
 
@@ -21,14 +20,9 @@ OWN_ENDS: Final = frozenset({"SUCCESS", "FAILURE", "RETRY", "IGNORED"})
 
 
 def connect() -> None:
-    """Connects the handlers, once for all apps of this process."""
-    signals.worker_init.connect(_worker_init, dispatch_uid="gpulease")
+    """Connects the handlers, in a worker of a GPU before its pool forks."""
     signals.task_prerun.connect(_task_prerun, dispatch_uid="gpulease")
     signals.task_postrun.connect(_task_postrun, dispatch_uid="gpulease")
-
-
-def _worker_init(sender: Any, **_: Any) -> None:
-    one_task_at_a_time(sender)
 
 
 def _task_prerun(task_id: str, task: Any, **_: Any) -> None:
