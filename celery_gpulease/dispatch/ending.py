@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import signals
@@ -17,7 +16,8 @@ from celery.utils.log import get_logger
 from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 
-from celery_gpulease.exceptions import LeaseLost, LedgerUnavailable
+from celery_gpulease.exceptions import LeaseLost
+from celery_gpulease.loops import Loop
 
 if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
@@ -29,31 +29,16 @@ logger = get_logger(__name__)
 REASONS: Final = {"expired": "expired", "cancelled": "revoked"}
 
 
-class Ender(threading.Thread):
+class Ender(Loop):
     """Writes the ends that are due, one after the other, each time it is woken."""
 
     def __init__(self, app: Any, ledger: Ledger) -> None:
-        super().__init__(name="gpulease-ender", daemon=True)
+        super().__init__("ender")
         self._app, self._ledger = app, ledger
-        self._is_wanted, self._is_over = threading.Event(), False
 
-    def wake(self) -> None:
-        """There is an end to write."""
-        self._is_wanted.set()
-
-    def run(self) -> None:
-        """Waits and writes until `stop`."""
-        while self._is_wanted.wait() and not self._is_over:
-            self._is_wanted.clear()
-            try:
-                write_ends(self._app, self._ledger)
-            except LedgerUnavailable as error:
-                logger.warning("An end could not be written, and will be tried again: %s", error)
-
-    def stop(self) -> None:
-        """Ends the thread when it has written what it is at."""
-        self._is_over = True
-        self._is_wanted.set()
+    def turn(self) -> None:
+        """Writes all that are due."""
+        write_ends(self._app, self._ledger)
 
 
 def write_ends(app: Any, ledger: Ledger) -> int:

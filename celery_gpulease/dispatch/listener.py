@@ -6,15 +6,13 @@ is treated as if every event had been missed.
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 from celery.utils.log import get_logger
 
-from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.ledger.listening import Subscription
+from celery_gpulease.loops import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,13 +21,11 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-#: Seconds between two tries to reach Redis.
-RETRY_EVERY: Final = 0.5
 #: The longest wait, so that a stop is noticed.
 LONGEST_WAIT: Final = 1.0
 
 
-class Listener(threading.Thread):
+class Listener(Loop):
     """Wakes its dispatcher.
 
     Args:
@@ -46,31 +42,25 @@ class Listener(threading.Thread):
         on_lease_gone: Callable[[], None],
         on_reconcile: Callable[[], None],
     ) -> None:
-        super().__init__(name="gpulease-listener", daemon=True)
+        super().__init__("listener")
         self._dispatcher = dispatcher
         self._resync, self._on_lease_gone, self._on_reconcile = resync, on_lease_gone, on_reconcile
         self._subscription = Subscription(dispatcher.ledger, dispatcher.gpu)
-        self._is_over = threading.Event()
         self._pace = dispatcher.ledger.settings.heartbeat_interval
         self._take_at = self._tend_at = time.monotonic() + self._pace
-        self._is_known_lost = False
 
     def run(self) -> None:
-        """Listens until `stop`. Where Redis, or only the subscription, is away, the heartbeat's pace remains."""
-        while not self._is_over.is_set():
-            try:
-                self._answer(self._subscription.wait(self._seconds_to_wait()))
-                self._is_known_lost = False
-            except LedgerUnavailable as error:
-                self._say_lost(error)
-                self._is_over.wait(RETRY_EVERY)
-            with contextlib.suppress(LedgerUnavailable):  # said above: it is the same Redis
-                self._do_what_is_due()
+        """Listens until it is stopped."""
+        super().run()
         self._subscription.close()
 
-    def stop(self) -> None:
-        """Ends the thread within a second."""
-        self._is_over.set()
+    def turn(self) -> float:
+        """Waits for one event. Where Redis, or only the subscription, is away, the heartbeat's pace remains."""
+        try:
+            self._answer(self._subscription.wait(self._seconds_to_wait()))
+        finally:
+            self._do_what_is_due()
+        return 0.0
 
     def _seconds_to_wait(self) -> float:
         next_at = min(self._take_at, self._tend_at)
@@ -104,8 +94,3 @@ class Listener(threading.Thread):
 
     def _planned(self, seconds: float | None) -> float:
         return time.monotonic() + min(self._pace, self._pace if seconds is None else seconds)
-
-    def _say_lost(self, error: LedgerUnavailable) -> None:
-        if not self._is_known_lost:
-            logger.warning("The listener has lost Redis and tries again: %s", error)
-        self._is_known_lost = True

@@ -83,7 +83,7 @@ class GPUConsumer(Consumer):
     def on_close(self) -> None:
         """Celery drops, in silence, requests that the pool has not got yet: the heartbeat looks for them."""
         super().on_close()
-        self.post.wake_heartbeat.set()
+        self.post.wake_heartbeat()
 
     def cancel_active_requests(self) -> None:
         """A cold shutdown ends what runs; the loss of the broker, which asks each request by itself, does not."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from celery.utils.log import get_logger
 from celery.worker import state as celery_state
 
-from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.lease import board
+from celery_gpulease.loops import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,14 +20,13 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-#: Seconds between two tries to reach Redis, or to find that a process is gone.
-RETRY_EVERY: Final = 0.5
+#: Seconds between two looks at a process that is to be gone.
 LOOK_EVERY: Final = 0.02
 #: Seconds after which what Celery has forgotten, and no process has begun, never will be.
 DROPPED_AFTER: Final = 1.0
 
 
-class Heartbeat(threading.Thread):
+class Heartbeat(Loop):
     """Renews, reports and settles.
 
     Args:
@@ -37,38 +35,20 @@ class Heartbeat(threading.Thread):
     """
 
     def __init__(self, post: Post, on_taken: Callable[[], None]) -> None:
-        super().__init__(name="gpulease-heartbeat", daemon=True)
+        super().__init__("heartbeat")
+        post.wake_heartbeat = self.wake
         self._post, self._on_taken = post, on_taken
         self._settings = post.ledger.settings
-        self._is_over = False
         self._next_beat = 0.0
-        self._is_known_lost = False
-
-    def run(self) -> None:
-        """Beats until `stop`."""
-        while not self._is_over:
-            try:
-                seconds = self._turn()
-                self._is_known_lost = False
-            except LedgerUnavailable as error:
-                seconds = RETRY_EVERY
-                self._next_beat = 0.0
-                self._say_lost(error)
-            self._post.wake_heartbeat.wait(seconds)
-
-    def stop(self) -> None:
-        """Ends the thread after what it is at."""
-        self._is_over = True
-        self._post.wake_heartbeat.set()
 
     def beat_now(self) -> None:
         """The lease's key vanished: what runs takes it back at once, instead of at the next beat."""
         if any(not duty.is_over and not board.is_released(duty.claim.fence) for duty in self._post.duties()):
             self._next_beat = 0.0
-            self._post.wake_heartbeat.set()
+            self.wake()
 
-    def _turn(self) -> float:
-        self._post.wake_heartbeat.clear()
+    def turn(self) -> float:
+        """Settles what is over, and beats when it is time."""
         is_waiting = False
         for duty in self._post.duties():
             if duty.is_over and not (duty.pid is not None and is_alive(duty.pid)):
@@ -76,9 +56,16 @@ class Heartbeat(threading.Thread):
             else:
                 is_waiting |= duty.is_over or self._is_dropped(duty)
         if time.monotonic() >= self._next_beat:
-            self._next_beat = time.monotonic() + self._settings.heartbeat_interval
-            self._beat()
+            self._beat_and_plan()
         return LOOK_EVERY if is_waiting else max(0.0, self._next_beat - time.monotonic())
+
+    def _beat_and_plan(self) -> None:
+        self._next_beat = time.monotonic() + self._settings.heartbeat_interval  # `beat_now` may bring it forward
+        try:
+            self._beat()
+        except BaseException:
+            self._next_beat = 0.0
+            raise
 
     def _beat(self) -> None:
         duties = self._post.duties()
@@ -121,11 +108,6 @@ class Heartbeat(threading.Thread):
             logger.warning("%s was dropped by Celery before it ran, and goes back to its place", request)
             self._post.end(duty.claim, "dropped by Celery", counted=False)
         return not is_begun
-
-    def _say_lost(self, error: LedgerUnavailable) -> None:
-        if not self._is_known_lost:
-            logger.warning("The heartbeat has lost Redis and tries again: %s", error)
-        self._is_known_lost = True
 
 
 def settle(post: Post, duty: Duty) -> None:

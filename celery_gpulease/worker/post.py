@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 import uuid
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from celery_gpulease.model import Presence
 from celery_gpulease.worker.rates import RateLimits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_gpulease.ledger import Ledger
     from celery_gpulease.model import Claim, Device
 
@@ -56,7 +57,7 @@ class Post:
         self.presence = Presence(uuid.uuid4().hex, worker, device.host, os.getpid(), version("celery-gpulease"))
         self.is_cold = False  # the worker stops, and ends what it runs
         self.rate_limits = RateLimits()
-        self.wake_heartbeat = threading.Event()
+        self.wake_heartbeat: Callable[[], None] = lambda: None  # there is no heartbeat before the fork
         self._duties: dict[str, Duty] = {}
 
     def duties(self) -> list[Duty]:
@@ -89,7 +90,7 @@ class Post:
             self.settled(duty)
             return
         duty.end, duty.is_counted, duty.pid, duty.is_over = why, counted, pid, True
-        self.wake_heartbeat.set()
+        self.wake_heartbeat()
 
     def settled(self, duty: Duty) -> None:
         """The ledger knows of the end."""

@@ -1,0 +1,59 @@
+"""The threads beside a worker's event loop: each does its turn, again and again, until it is stopped."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from celery.utils.log import get_logger
+
+from celery_gpulease.exceptions import LedgerUnavailable
+
+logger = get_logger(__name__)
+
+#: Seconds after a turn that failed.
+RETRY_EVERY: Final = 0.5
+
+
+class Loop(threading.Thread):
+    """A daemon thread that calls `turn` until `stop`, and whatever a turn raises goes on.
+
+    Args:
+        name: Shown in the log.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=f"gpulease-{name}", daemon=True)
+        self.wanted = threading.Event()
+        self._is_over = False
+        self._is_known_away = False
+
+    def turn(self) -> float | None:
+        """One turn; the seconds until the next, None for not before it is woken."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Lets the next turn begin now."""
+        self.wanted.set()
+
+    def stop(self) -> None:
+        """Ends the thread after the turn that it is at."""
+        self._is_over = True
+        self.wanted.set()
+
+    def run(self) -> None:
+        """Turns until it is stopped. That Redis is away is said once."""
+        while not self._is_over:
+            self.wanted.clear()
+            try:
+                seconds = self.turn()
+                self._is_known_away = False
+            except LedgerUnavailable as error:
+                seconds = RETRY_EVERY
+                if not self._is_known_away:
+                    logger.warning("%s has lost Redis, and tries again: %s", self.name, error)
+                self._is_known_away = True
+            except Exception:
+                seconds = RETRY_EVERY
+                logger.exception("%s has failed, and goes on", self.name)
+            self.wanted.wait(seconds)
