@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
-
 from celery_gpulease.exceptions import (
     ConfigurationError,
     GPUInUse,
@@ -14,6 +12,7 @@ from celery_gpulease.exceptions import (
 from celery_gpulease.extension import GPULease
 from celery_gpulease.sending.router import GPURouter
 from celery_gpulease.sending.task import GPUTask
+from celery_gpulease.version import __version__
 
 __all__ = [
     "ConfigurationError",
@@ -24,4 +23,5 @@ __all__ = [
     "GPUTask",
     "LeaseLost",
     "LedgerUnavailable",
+    "__version__",
 ]

@@ -1,11 +1,10 @@
-"""What `GPULease(app)` leaves with an app, for every part to find."""
+"""What `GPULease(app)` leaves with an app, as `app.gpulease`, for every part to find."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.ledger import Ledger, is_same_server
@@ -13,8 +12,6 @@ from celery_gpulease.settings import Settings, read_settings, redis_urls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_installations: WeakKeyDictionary[Any, Installation] = WeakKeyDictionary()
 
 
 @dataclass
@@ -61,9 +58,9 @@ class Installation:
 
 def install(app: Any, reconcile: Callable[[], object]) -> bool:
     """Remembers an app; False when it was installed before."""
-    if app in _installations:
+    if hasattr(app, "gpulease"):
         return False
-    _installations[app] = Installation(app, reconcile)
+    app.gpulease = Installation(app, reconcile)
     return True
 
 
@@ -74,7 +71,8 @@ def installation(app: Any) -> Installation:
         ConfigurationError: Nothing was.
     """
     try:
-        return _installations[app]
-    except KeyError:
+        installed: Installation = app.gpulease
+    except AttributeError:
         message = f"celery_gpulease is not installed on {app!r}: call GPULease(app) where the app is made"
         raise ConfigurationError(message) from None
+    return installed

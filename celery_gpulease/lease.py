@@ -108,6 +108,10 @@ class Lease:
         self._ledger.give_back(self.claim)
         self._is_given_back = True
 
+    def is_older_than_its_ttl(self) -> bool:
+        """Has it been held for so long that it may have lapsed meanwhile?"""
+        return self._ledger is not None and time.monotonic() - self.began > self._ledger.settings.lease_ttl
+
     def ask(self) -> bool:
         """Asks Redis whether this run is lost; False where it does not answer."""
         if self._ledger is None or self.claim is None:
@@ -129,17 +133,17 @@ class Run:
         """What it runs under."""
         return self.lease.claim
 
+    def is_told_lost(self) -> bool:
+        """Has main given this run up?"""
+        return self.claim is not None and board.is_lost(self.claim.fence)
+
     def must_be_dropped(self) -> bool:
         """Does this run's task run, or end, elsewhere? Asked once it is over and before anything is stored.
 
         A run shorter than the ttl cannot have lost its lease, except by order, which the heartbeat tells. A run that
         was robbed of its GPU and could not be stopped is still its task's only one: its end counts.
         """
-        ledger = self.lease._ledger  # noqa: SLF001
-        if ledger is None or self.claim is None:
-            return False
-        is_suspect = time.monotonic() - self.lease.began > ledger.settings.lease_ttl
-        return (is_suspect or board.is_lost(self.claim.fence)) and self.lease.ask()
+        return (self.is_told_lost() or self.lease.is_older_than_its_ttl()) and self.lease.ask()
 
 
 _NO_LEASE: Final = Lease()

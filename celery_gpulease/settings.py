@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from celery_gpulease.exceptions import ConfigurationError
-from celery_gpulease.model import check_gpu
 
 PREFIX: Final = "gpulease_"
+HOST: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 REDIS_SCHEMES: Final = ("redis://", "rediss://", "unix://", "sentinel://")
 
 
@@ -49,18 +50,19 @@ def read_settings(conf: Any, environ: Mapping[str, str] = os.environ) -> Setting
     heartbeat = _seconds(conf, "heartbeat_interval", ttl / 3)
     if heartbeat > ttl / 2:
         raise _wrong("heartbeat_interval", heartbeat, f"at most half of gpulease_lease_ttl, here {ttl / 2:g} seconds")
-    host = environ.get("GPULEASE_HOST") or conf.get(PREFIX + "host") or socket.gethostname()
     return Settings(
         redis_url=_redis_url(conf),
         redis_options=_checked(conf, "redis_options", {}, _is_mapping, "a dict of options for the Redis client"),
-        key_prefix=_checked(conf, "key_prefix", "gpu:", _is_prefix, "a text without spaces that ends with ':'"),
+        key_prefix=_checked(
+            conf, "key_prefix", "gpu:", _is_prefix, "a text that ends with ':', without spaces or any of *?[]\\"
+        ),
         lease_ttl=ttl,
         heartbeat_interval=heartbeat,
         reconcile_interval=_seconds(conf, "reconcile_interval", 30.0),
         max_deliveries=_checked(conf, "max_deliveries", 3, _is_count, "a whole number, 1 or more"),
         notifications=_choice(conf, "notifications", "auto", "require", "off"),
         track_held=_checked(conf, "track_held", default=False, is_right=_is_bool, wanted="True or False"),
-        host=check_gpu(str(host).replace(":", "-")),
+        host=_host(conf, environ),
         metrics_port=_checked(conf, "metrics_port", None, _is_port, "a port's number, or None"),
         on_lease_lost=_choice(conf, "on_lease_lost", "terminate", "warn"),
     )
@@ -68,11 +70,17 @@ def read_settings(conf: Any, environ: Mapping[str, str] = os.environ) -> Setting
 
 def redis_urls(url: object) -> list[str]:
     """The URLs of a broker or result backend that are Redis, as the ledger's client takes them."""
-    urls = url if isinstance(url, (list, tuple)) else str(url or "").split(";")
-    if str(urls[0]).startswith("sentinel://"):
+    urls = list(url) if isinstance(url, (list, tuple)) else str(url or "").split(";")
+    if urls and str(urls[0]).startswith("sentinel://"):
         return [";".join(map(str, urls))]
-    named = [str(one).replace("redis+socket://", "unix://").replace("?virtual_host=", "?db=") for one in urls]
+    named = [_as_redis_py(str(one)) for one in urls]
     return [one for one in named if one.startswith(REDIS_SCHEMES)]
+
+
+def _as_redis_py(url: str) -> str:
+    """A URL in kombu's and Celery's spelling, as redis-py reads it."""
+    url = url.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
+    return re.sub(r"ssl_cert_reqs=(?:ssl\.)?CERT_(\w+)", lambda found: f"ssl_cert_reqs={found[1].lower()}", url)
 
 
 def _redis_url(conf: Any) -> str:
@@ -87,6 +95,13 @@ def _redis_url(conf: Any) -> str:
             return found[0]
     message = "gpulease_redis_url: neither the broker nor the result backend is Redis; say where the leases live"
     raise ConfigurationError(message)
+
+
+def _host(conf: Any, environ: Mapping[str, str]) -> str:
+    host = environ.get("GPULEASE_HOST") or conf.get(PREFIX + "host") or socket.gethostname()
+    if not isinstance(host, str) or not HOST.fullmatch(host):
+        raise _wrong("host", host, "1 to 100 letters, digits, '_', '.' or '-' (the variable GPULEASE_HOST comes first)")
+    return host
 
 
 def _refuse_unknown(conf: Any) -> None:
@@ -134,7 +149,7 @@ def _is_mapping(value: object) -> bool:
 
 
 def _is_prefix(value: object) -> bool:
-    return isinstance(value, str) and value.endswith(":") and value.isascii() and not any(map(str.isspace, value))
+    return isinstance(value, str) and re.fullmatch(r"[!-~]*:", value) is not None and not set(value) & set("*?[]\\")
 
 
 def _is_count(value: object) -> bool:

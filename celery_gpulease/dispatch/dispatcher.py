@@ -45,14 +45,18 @@ class Dispatcher:
     def tend(self) -> float | None:
         """Does what is due; seconds until something will be, None for never."""
         agenda = self.ledger.agenda()
-        for gpu in agenda.lapsed:
-            if gpu != self.gpu or not self.is_running():
-                self.ledger.reap(gpu)
-        if agenda.due == 0:
-            self.ledger.promote()
+        while sum(map(self._reap, agenda.lapsed)):
+            agenda = self.ledger.agenda()
+        while agenda.due == 0 and any(self.ledger.promote()):
+            agenda = self.ledger.agenda()
         if agenda.ending == 0:
             self.on_ending()
-        if agenda.lapsed or agenda.due == 0:
-            agenda = self.ledger.agenda()
-        deadline = agenda.deadline and agenda.deadline + TOUCH_AFTER + random.uniform(0, OTHERS_WAIT)  # noqa: S311
-        return min((one for one in (deadline, agenda.due, agenda.ending) if one), default=None)
+        # an end that is due is the ender's now; it comes back after a while when that fails
+        moments = [agenda.due, agenda.ending or None]
+        if agenda.deadline is not None:
+            moments.append(agenda.deadline + TOUCH_AFTER + random.uniform(0, OTHERS_WAIT))  # noqa: S311
+        return min((one for one in moments if one is not None), default=None)
+
+    def _reap(self, gpu: str) -> bool:
+        is_own = gpu == self.gpu and self.is_running()  # its run takes the lease back
+        return not is_own and self.ledger.reap(gpu) == "reaped"

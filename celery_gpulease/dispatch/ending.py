@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery import signals
 from celery.app.task import Context
+from celery.states import READY_STATES
 from celery.utils.log import get_logger
 from kombu.message import Message
 from kombu.serialization import prepare_accept_content
@@ -60,9 +61,14 @@ def write_ends(app: Any, ledger: Ledger) -> int:
 
 
 def write_end(app: Any, ending: Ending) -> None:
-    """Stores one task's end, REVOKED or FAILURE with LeaseLost, and does what Celery does beside it."""
+    """Stores one task's end, REVOKED or FAILURE with LeaseLost, and does what Celery does beside it.
+
+    A task that has its result already, because its worker died just after it was stored, keeps that end.
+    """
     task = app.tasks.get(ending.task)
     backend = task.backend if task is not None else app.backend
+    if backend.get_state(ending.task_id) in READY_STATES:
+        return
     request = request_of(app, ending)
     is_stored = not _is_ignored(request, task)
     if ending.why in REASONS:

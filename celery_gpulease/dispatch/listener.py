@@ -58,6 +58,9 @@ class Listener(Loop):
         """Waits for one event. Where Redis, or only the subscription, is away, the heartbeat's pace remains."""
         try:
             self._answer(self._subscription.wait(self._seconds_to_wait()))
+        except BaseException:
+            self._subscription.close()  # the next turn subscribes again, and looks at everything
+            raise
         finally:
             self._do_what_is_due()
         return 0.0
@@ -69,14 +72,14 @@ class Listener(Loop):
     def _answer(self, word: str | None) -> None:
         if word == "subscribed":
             self._resync()
-        if word == "lease":
-            self._on_lease_gone()
-        if word == "reconcile":
-            self._on_reconcile()
         if word in ("subscribed", "lease"):
             self._take()
+        if word == "lease":
+            self._on_lease_gone()
         if word in ("subscribed", "due"):
             self._tend()
+        if word == "reconcile":
+            self._on_reconcile()
 
     def _do_what_is_due(self) -> None:
         if self._take_at <= time.monotonic():

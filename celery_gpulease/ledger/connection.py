@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 #: Seconds until an unanswered command is an error: a heartbeat must not block for ever.
 SOCKET_TIMEOUT: Final = 5.0
+LEAST_SOCKET_TIMEOUT: Final = 1.0
 CONNECT_TIMEOUT: Final = 2.0
 
 #: What a server that cannot serve now answers; anything else is a mistake of ours and is raised as it is.
@@ -27,24 +29,28 @@ _UNAVAILABLE: Final = (
     redis.exceptions.TimeoutError,
     redis.exceptions.ReadOnlyError,
     redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.MasterDownError,
 )
+#: The same, where redis-py has no class for the code, or an older server puts it into a script's error.
+_UNAVAILABLE_CODES: Final = re.compile(r"\b(BUSY|LOADING|MISCONF|NOREPLICAS|OOM|READONLY)\b")
 
 
-def connect(url: str, options: Mapping[str, Any], **defaults: Any) -> Any:
+def connect(url: str, options: Mapping[str, Any], **forced: Any) -> Any:
     """A redis.Redis of the server that `gpulease_redis_url` names.
 
     Args:
         url: `redis://`, `rediss://`, `unix://`, or `sentinel://` with several hosts joined by `;`.
         options: `gpulease_redis_options`; they win over our defaults. Sentinel needs `master_name`.
-        defaults: Of this client, such as another timeout.
+        forced: What this client cannot do without, such as how it decodes.
     """
     given = {
         "socket_timeout": SOCKET_TIMEOUT,
         "socket_connect_timeout": CONNECT_TIMEOUT,
         "socket_keepalive": True,
         "retry": Retry(NoBackoff(), 1),  # once, for a pooled connection that died while idle
-        **defaults,
         **options,
+        **forced,
     }
     if not url.startswith("sentinel://"):
         return redis.Redis.from_url(url, **given)
@@ -58,6 +64,11 @@ def connect(url: str, options: Mapping[str, Any], **defaults: Any) -> Any:
     given.setdefault("db", int(hosts[0].path.strip("/") or 0))
     nodes = [(one.hostname or "localhost", one.port or 26379) for one in hosts]
     return Sentinel(nodes, sentinel_kwargs=sentinel_options).master_for(master, **given)
+
+
+def timeout_for(heartbeat_interval: float) -> float:
+    """The socket timeout of a client: an unanswered command must not outlast the beats that keep a lease."""
+    return min(SOCKET_TIMEOUT, max(LEAST_SOCKET_TIMEOUT, heartbeat_interval))
 
 
 def is_same_server(one: str, other: str) -> bool:
@@ -82,6 +93,8 @@ def in_our_words(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except _UNAVAILABLE as error:
+    except redis.exceptions.RedisError as error:
+        if not isinstance(error, _UNAVAILABLE) and not _UNAVAILABLE_CODES.search(str(error)):
+            raise
         message = f"{what}: the Redis that holds the leases does not answer: {error}"
         raise LedgerUnavailable(message) from error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.ledger import scripts
-from celery_gpulease.ledger.connection import connect, in_our_words
+from celery_gpulease.ledger.connection import connect, in_our_words, timeout_for
 from celery_gpulease.ledger.keys import Keys
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Ledger:
         """A redis.Redis that answers in text; it survives a fork (redis-py makes new connections in the child)."""
         return connect(
             self.settings.redis_url,
-            self.settings.redis_options,
+            {"socket_timeout": timeout_for(self.settings.heartbeat_interval), **self.settings.redis_options},
             decode_responses=True,
             encoding_errors="replace",
         )
@@ -135,7 +135,8 @@ class Ledger:
 
         Returns:
             'renewed', 'regained' (it had lapsed), 'robbed' (a stranger has the GPU, just noticed), 'tail' (it runs on
-            without its lease), 'lost' (it runs elsewhere), 'ended', 'unstarted' or 'flushed' (Redis knows nothing).
+            without its lease), 'lost' (it runs elsewhere), 'ended', 'unstarted' or 'flushed' (Redis has forgotten all
+            but the lease, which is kept until the run ends).
         """
         answer = self._call(
             "renew",
@@ -143,6 +144,7 @@ class Ledger:
             ticket=claim.ticket,
             token=claim.token,
             fence=claim.fence,
+            ttl_ms=round(self.settings.lease_ttl * 1000),
             route=self.route,
         )
         return str(answer[0])
@@ -183,7 +185,8 @@ class Ledger:
             names = ["state", "last_run", "why"]
             state, last_run, why = self.client.hmget(self.keys.named("ticket", claim.ticket), names)
             if state is None:
-                return bool(self.client.zscore(self.keys.named("ended"), claim.ticket) is None)
+                is_ended = self.client.zscore(self.keys.named("ended"), claim.ticket) is not None
+                return not is_ended and self.client.get(self.keys.lease(claim.gpu)) != claim.token
         return bool(last_run != claim.token or (state == "tail" and why == "forced"))
 
     def is_reachable(self) -> bool:

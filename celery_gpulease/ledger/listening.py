@@ -37,6 +37,7 @@ class Subscription:
             socket_connect_timeout=1.0,
             socket_timeout=2.0,
             retry=Retry(NoBackoff(), 0),
+            decode_responses=False,
         )
         database = int(self._client.connection_pool.connection_kwargs.get("db") or 0)
         self._lease_channel = ledger.keys.lease_channel(gpu, database).encode()

@@ -50,9 +50,8 @@ def reconcile(ledger: Ledger, who: str, *, age: float = 0.0, change: bool = True
         return None
     try:
         found = [one for gpu in gpu_names(ledger) for one in correct_gpu(ledger, gpu, change=change)]
-        agenda = ledger.agenda()
-        if change and agenda.due == 0:
-            ledger.promote()
+        while change and ledger.agenda().due == 0 and any(ledger.promote()):
+            pass
     finally:
         if change:
             ledger.end_turn(who)
@@ -63,9 +62,11 @@ def reconcile(ledger: Ledger, who: str, *, age: float = 0.0, change: bool = True
 
 def correct_gpu(ledger: Ledger, gpu: str, *, change: bool) -> Iterator[Correction]:
     """Compares one GPU with its worker's own report."""
+    seen = gather(ledger, gpu)
     for rule in (_job_without_lease, _lapsed_lease, _index_out_of_step, _missed_event):
-        if one := rule(ledger, gather(ledger, gpu), change):
+        if one := rule(ledger, seen, change):
             yield one
+            seen = gather(ledger, gpu) if change else seen
 
 
 def _job_without_lease(ledger: Ledger, seen: Evidence, change: bool) -> Correction | None:  # noqa: FBT001

@@ -117,7 +117,7 @@ class HoldingProducer:
         if policy is None:
             return hold(held)
         known = ("max_retries", "interval_start", "interval_step", "interval_max")
-        steps = {name: policy[name] for name in known if policy.get(name) is not None or name == "max_retries"}
+        steps = {name: policy[name] for name in known if policy.get(name) is not None}
         return str(retry_over_time(hold, LedgerUnavailable, args=(held,), **steps))
 
     def _held(

@@ -9,6 +9,7 @@ from celery.utils.log import get_logger
 from celery.worker.request import Request
 from celery.worker.state import task_ready
 
+from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.model import DEFAULT_POOL
 from celery_gpulease.sending.destination import Destination
@@ -24,9 +25,14 @@ class StrayRequest(Request):
         """Celery asks this before it runs a request: the place to hold it."""
         if super().revoked():
             return True
-        hold_again(self)
         task_ready(self)
-        self.acknowledge()
+        try:
+            hold_again(self)
+        except LedgerUnavailable as error:
+            logger.warning("%s goes back to its queue: %s", self, error)
+            self.reject(requeue=True)
+        else:
+            self.acknowledge()
         return True
 
 
@@ -42,7 +48,10 @@ def hold_again(request: Any, pin: str = "") -> None:
     """
     message, pool = request.message, getattr(request.task, "pool", DEFAULT_POOL)
     properties = {name: value for name, value in (message.properties or {}).items() if name != "delivery_info"}
-    finished = Finished(message.body, message.content_type, message.content_encoding, dict(message.headers), properties)
-    ticket = held(request.app, request.task.name, finished, Destination(pool, pin), uuid.uuid4().hex)
-    installation(request.app).ledger.hold(ticket)
+    headers = {name: value for name, value in message.headers.items() if name != "compression"}  # kombu has undone it
+    finished = Finished(message.body, message.content_type, message.content_encoding, headers, properties)
+    # the same for a message that is delivered again, because HOLD's reply was lost
+    ticket = uuid.uuid5(uuid.NAMESPACE_OID, f"{request.id}/{message.delivery_tag}").hex
+    where = Destination(pool, pin)
+    installation(request.app).ledger.hold(held(request.app, request.task.name, finished, where, ticket))
     logger.warning("%s came past the ledger, and is held for a GPU", request)

@@ -59,14 +59,14 @@ class GPUTask(Task):
             ConfigurationError: `GPULease(app)` was not called, or a setting is wrong.
             LedgerUnavailable: Redis does not answer.
         """
-        ledger = installation(self.app).ledger
+        installed = installation(self.app)
         try:
             return super().apply_async(*args, **options)
         except LedgerUnavailable:
             raise
         except (OperationalError, RuntimeError) as error:
             # a result backend on the same Redis is asked first (Celery.send_task), and fails in its own words
-            if ledger.is_reachable():
+            if self.app.conf.task_always_eager or installed.ledger.is_reachable():
                 raise
             raise LedgerUnavailable(str(error)) from error
 
@@ -75,6 +75,7 @@ class GPUTask(Task):
         if self.request.called_directly:
             return super().__call__(*args, **kwargs)
         # not super(): outside a worker Task.__call__ would push an empty request (celery/app/task.py)
+        self._drop_if_told_lost()
         try:
             result = self.run(*args, **kwargs)
         except Exception:
@@ -82,6 +83,13 @@ class GPUTask(Task):
             raise
         self._drop_if_lost()
         return result
+
+    def _drop_if_told_lost(self) -> None:
+        """A run that began too late: main has given it up, and it goes on elsewhere."""
+        run = self._run()
+        if run and run.is_told_lost():
+            message = "this run began after it was given up: its task runs, or will run, elsewhere"
+            raise Ignore(message)
 
     def _drop_if_lost(self) -> None:
         run = self._run()

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 from celery import bootsteps
+from celery.platforms import EX_FAILURE
 from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
+from celery.worker import state as celery_state
 from kombu import Exchange, Queue
 
 from celery_gpulease import devices
@@ -83,7 +85,7 @@ class GPUStep(bootsteps.StartStopStep):
         self._say_troubles(worker)
         self._ender = Ender(worker.app, post.ledger)
         self._pace = ReconcilePace(post.ledger, post.presence.instance)
-        self._heartbeat = Heartbeat(post, on_taken=lambda: self._stop_taken(worker))
+        self._heartbeat = Heartbeat(post, on_taken=self._stop_taken)
         dispatcher = Dispatcher(post.ledger, post.device.id, post.is_running, self._ender.wake)
         self._listener = Listener(
             dispatcher,
@@ -96,7 +98,7 @@ class GPUStep(bootsteps.StartStopStep):
 
     def _serve(self) -> None:
         """The worker consumes: only now may its GPU be claimed, since Celery's start takes a second or more."""
-        if not self._listener.is_alive():
+        if self._listener.ident is None:  # later calls come after a loss of the broker
             self._listener.start()
 
     def close(self, _worker: Any) -> None:
@@ -126,9 +128,10 @@ class GPUStep(bootsteps.StartStopStep):
         except LedgerUnavailable as error:
             logger.warning("Redis does not hear that this worker stops; the lease's ttl will tell: %s", error)
 
-    def _stop_taken(self, worker: Any) -> None:
+    def _stop_taken(self) -> None:
         logger.critical("Another worker serves GPU %s now: this one stops", self.post.device.id)
-        worker.app.control.shutdown(destination=[worker.hostname])
+        self._listener.stop()
+        celery_state.should_stop = EX_FAILURE  # the event loop looks at it; a broadcast might not be heard
 
     def _resync(self) -> None:
         try:

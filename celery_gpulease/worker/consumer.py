@@ -71,7 +71,8 @@ class GPUConsumer(Consumer):
         headers = message.headers if isinstance(message.headers, dict) else {}
         claim = Claim.from_header(headers.get(HEADER))
         if claim is not None:
-            self.post.ledger.release(claim)
+            self.post.take(claim, message)
+            self.post.end(claim)
 
     # its own life
 
@@ -89,6 +90,11 @@ class GPUConsumer(Consumer):
         """A cold shutdown ends what runs; the loss of the broker, which asks each request by itself, does not."""
         self.post.is_cold = True
         super().cancel_active_requests()
+
+    def cancel_all_unacked_requests(self) -> None:
+        """The same in Celery 5.5."""
+        self.post.is_cold = True
+        super().cancel_all_unacked_requests()
 
     def shutdown(self) -> None:
         """Celery calls this last, when the pool has ended, warm or cold (`WorkController.on_stopped`)."""

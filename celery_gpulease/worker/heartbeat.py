@@ -106,6 +106,7 @@ class Heartbeat(Loop):
         is_begun = board.is_begun(duty.claim.fence) or board.is_released(duty.claim.fence)
         if not is_begun and time.monotonic() - duty.unknown_since > DROPPED_AFTER:
             logger.warning("%s was dropped by Celery before it ran, and goes back to its place", request)
+            board.write(lost_fence=duty.claim.fence)  # should a process begin it after all, it does not run
             self._post.end(duty.claim, "dropped by Celery", counted=False)
         return not is_begun
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 import uuid
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from celery_gpulease.lease import board
 from celery_gpulease.model import Presence
+from celery_gpulease.version import __version__
 from celery_gpulease.worker.rates import RateLimits
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ class Duty:
     Attributes:
         claim: What it runs under.
         request: Celery's request.
-        since: When it started, on this process' monotonic clock.
         end: How it is to be given up once it is over: a word for the journal, or None for a plain release.
         is_over: Main knows that it is over.
         is_counted: Does giving it up count as a delivery?
@@ -37,7 +35,6 @@ class Duty:
 
     claim: Claim
     request: Any
-    since: float
     end: str | None = None
     is_over: bool = False
     is_counted: bool = True
@@ -54,7 +51,7 @@ class Post:
 
     def __init__(self, ledger: Ledger, device: Device, pools: tuple[str, ...], worker: str) -> None:
         self.ledger, self.device, self.pools = ledger, device, pools
-        self.presence = Presence(uuid.uuid4().hex, worker, device.host, os.getpid(), version("celery-gpulease"))
+        self.presence = Presence(uuid.uuid4().hex, worker, device.host, os.getpid(), __version__)
         self.is_cold = False  # the worker stops, and ends what it runs
         self.rate_limits = RateLimits()
         self.wake_heartbeat: Callable[[], None] = lambda: None  # there is no heartbeat before the fork
@@ -70,7 +67,7 @@ class Post:
 
     def take(self, claim: Claim, request: Any) -> None:
         """A ticket has started here."""
-        self._duties[claim.token] = Duty(claim, request, time.monotonic())
+        self._duties[claim.token] = Duty(claim, request)
 
     def end(self, claim: Claim, why: str | None = None, *, counted: bool = True, pid: int | None = None) -> None:
         """A run is over, as far as the event loop knows.

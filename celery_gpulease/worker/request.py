@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import uuid
 from functools import cache
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 from billiard.einfo import ExceptionWithTraceback
@@ -26,6 +28,10 @@ logger = get_logger(__name__)
 
 #: Ends of the process that ran the task, not of the task.
 DEATHS: Final = (WorkerLostError, SystemExit, KeyboardInterrupt)
+#: Ends in which the process is killed, or dies.
+KILLS: Final = (Terminated, TimeLimitExceeded, *DEATHS)
+#: Celery 5.6 and newer would tell of a retry.
+NO_RETRY_EVENT: Final = {"emit_retry": False} if "emit_retry" in signature(Request.cancel).parameters else {}
 
 
 @cache
@@ -52,7 +58,7 @@ class GPURequest(Request):
     claim: Claim | None
     nonce: str
     _is_started = False
-    _is_given_back = False
+    _is_rejected = False
     _lost_why: str | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -92,29 +98,38 @@ class GPURequest(Request):
             self._stop()
 
     def _start(self) -> bool:
-        if self.claim is None:
-            hold_again(self, pin="" if isinstance(self.task, GPUTask) else self.post.device.id)
-            return False
         try:
+            if self.claim is None:  # it came past the ledger
+                hold_again(self, pin="" if isinstance(self.task, GPUTask) else self.post.device.id)
+                return False
             if seconds := self.post.rate_limits.seconds_until(self.task):
                 self.post.ledger.defer(self.claim, seconds)
                 return False
-            answer = self.post.ledger.start(
-                self.claim,
-                self.nonce,
-                acks_late=bool(self.task.acks_late),
-                limit=self.post.ledger.settings.max_deliveries,
-                stores_result=not self.ignore_result,
-            )
+            self._is_started = self._ask_to_start(self.claim)
         except LedgerUnavailable as error:
-            logger.warning("%s does not start now, and will be routed again: %s", self, error)
-            return False
-        self._is_started = answer == "run"
-        if self._is_started:
-            self.post.take(self.claim, self)
-        else:
-            logger.info("%s is dropped: its claim is over (%s)", self, answer)
+            self._give_up_start(error)
         return self._is_started
+
+    def _ask_to_start(self, claim: Claim) -> bool:
+        answer = self.post.ledger.start(
+            claim,
+            self.nonce,
+            acks_late=bool(self.task.acks_late),
+            limit=self.post.ledger.settings.max_deliveries,
+            stores_result=not self.ignore_result,
+        )
+        if answer == "run":
+            self.post.take(claim, self)
+            return True
+        logger.info("%s is dropped: its claim is over (%s)", self, answer)
+        return False
+
+    def _give_up_start(self, error: LedgerUnavailable) -> None:
+        """The reply may be lost, and the script have run: then the ticket is started, and must go back as it came."""
+        logger.warning("%s does not start now: %s", self, error)
+        if self.claim is not None:
+            self.post.take(self.claim, self)
+            self._end("START was not answered", counted=False)
 
     # when it is over
 
@@ -126,38 +141,43 @@ class GPURequest(Request):
         """Every end but success. A death is not the task's end, and a lost run has none."""
         error = exc_info.exception
         error = error.exc if isinstance(error, ExceptionWithTraceback) else error
-        if self._lost_why and isinstance(error, (Terminated, *DEATHS)):
-            task_ready(self)
-            self._end(self._lost_why)
+        if self._lost_why and isinstance(error, KILLS):
+            self._end_unstored(error, self._lost_why)
         elif self._already_cancelled:  # by a cold shutdown: no death, but what may run once only has had its run
-            self._end("shutdown", counted=not self.task.acks_late)
+            self._end_unstored(error, "shutdown", counted=not self.task.acks_late)
         elif isinstance(error, Reject) and isinstance(error.reason, Ignore):  # Task.retry, refused by HOLD
-            task_ready(self)
-            self._end()
+            self._end_unstored(error)
         elif isinstance(error, DEATHS) and not self._is_celerys_death():
             logger.error("%s: its process died under it: %s", self, error)
-            task_ready(self)
-            self._end(f"its process died: {error}")
+            self._end_unstored(error, f"its process died: {error}")
         else:
             super().on_failure(exc_info, send_failed_event, return_ok)
-            is_killed = isinstance(error, (Terminated, TimeLimitExceeded))
-            if not self._is_given_back:
-                self._end(pid=self.worker_pid if is_killed else None)
+            if self._is_rejected:
+                self._end_after(error, "rejected", counted=False)
+            else:
+                self._end_after(error)
+
+    def _end_unstored(self, error: BaseException, why: str | None = None, *, counted: bool = True) -> None:
+        task_ready(self)
+        self._end_after(error, why, counted=counted)
+
+    def _end_after(self, error: BaseException, why: str | None = None, *, counted: bool = True) -> None:
+        """Celery may tell of an end before the process that it kills is gone: the GPU is free only then."""
+        is_child = self.worker_pid not in (None, os.getpid())
+        self._end(why, counted=counted, pid=self.worker_pid if is_child and isinstance(error, KILLS) else None)
 
     def acknowledge(self) -> None:
         """Nothing: the broker keeps no copy, the ledger alone remembers."""
 
     def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002
         """The task asked for it, so it counts as no death."""
+        self._is_rejected = requeue  # `on_failure`, which calls this, ends it
         self.send_event("task-rejected", requeue=requeue)
-        if requeue:
-            self._is_given_back = True
-            self._end("rejected", counted=False)
 
     def cancel(self, pool: Any, signal: Any = None, **_: Any) -> None:
         """Only a cold shutdown ends a run, and that is no retry; a lost connection to the broker loses nothing here."""
         if self.post.is_cold:
-            super().cancel(pool, signal, emit_retry=False)
+            super().cancel(pool, signal, **NO_RETRY_EVENT)
 
     def lose(self, why: str) -> None:
         """The heartbeat's word: another holder has the GPU. What runs here is stopped, where it can be."""
@@ -176,7 +196,8 @@ class GPURequest(Request):
 
     def _is_celerys_death(self) -> bool:
         """Did Celery kill it for an end of its own, or does the task ask Celery to retry after a death?"""
-        return bool(self._already_revoked or self._already_cancelled or self.task.retry_on_worker_lost)
+        is_retried = getattr(self.task, "retry_on_worker_lost", False)  # from Celery 5.7
+        return bool(self._already_revoked or is_retried)
 
     def _end(self, why: str | None = None, *, counted: bool = True, pid: int | None = None) -> None:
         if self.claim is not None:

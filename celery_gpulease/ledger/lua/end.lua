@@ -9,7 +9,10 @@ local TRY_EVERY_MS, TRIES = 30000, 10
 if ticket == '' then
   ticket = redis.call('ZRANGEBYSCORE', ENDING, '-inf', NOW, 'LIMIT', 0, 1)[1]
 end
-if not ticket or redis.call('HGET', key('ticket', ticket), 'state') ~= 'ending' then
+if not ticket then
+  return { 'none' }
+elseif redis.call('HGET', key('ticket', ticket), 'state') ~= 'ending' then -- gone: deleted by hand
+  redis.call('ZREM', ENDING, ticket)
   return { 'none' }
 end
 local t = redis.call('HMGET', key('ticket', ticket), 'task_id', 'task', 'why', 'deliveries')

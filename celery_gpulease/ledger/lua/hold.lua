@@ -42,8 +42,8 @@ if tonumber(eta_ms) > NOW then
   end
   supersede_run()
   note('scheduled', ticket, '', pool)
-  if not next_due or tonumber(eta_ms) < tonumber(next_due) then -- one listener must wake earlier than it thinks
-    redis.call('PUBLISH', key('here', redis.call('HGET', PULSE, 'gpu') or ''), 'due')
+  if not next_due or tonumber(eta_ms) < tonumber(next_due) then -- one listener must wake earlier than it thinks; an ACL may refuse
+    redis.pcall('PUBLISH', key('here', redis.call('HGET', PULSE, 'gpu') or ''), 'due')
   end
   return { 'scheduled' }
 end

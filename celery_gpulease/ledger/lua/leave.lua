@@ -13,7 +13,7 @@ redis.call('HSET', key('closed', gpu), 'closing', 1)
 mark_busy(gpu)
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
 if claim[3] == 'claimed' then
-  redis.call('LREM', route .. gpu, 0, routed_message(gpu))
+  withdraw_message(gpu, route)
   back_to_place(claim[1], gpu, 'shutdown', false)
 elseif claim[3] and phase == 'gone' then
   redis.call('HDEL', key('ticket', claim[1]), 'last_run') -- it is over

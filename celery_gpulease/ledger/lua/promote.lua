@@ -6,16 +6,24 @@
 local seed, route = unpack(ARGV)
 local PER_CALL = 100
 
+local function is_there(ticket)
+  return redis.call('EXISTS', key('ticket', ticket)) == 1
+end
+
 local expired = redis.call('ZRANGEBYSCORE', EXPIRING, '-inf', NOW, 'LIMIT', 0, PER_CALL)
 for _, ticket in ipairs(expired) do
   take_out(ticket)
-  mark_ending(ticket, 'expired')
+  if is_there(ticket) then
+    mark_ending(ticket, 'expired')
+  end
 end
 local due = redis.call('ZRANGEBYSCORE', SCHEDULED, '-inf', NOW, 'LIMIT', 0, PER_CALL)
 for _, ticket in ipairs(due) do
   take_out(ticket)
-  put_in_line(ticket, tonumber(redis.call('HGET', key('ticket', ticket), 'score') or nil)) -- deferred: its old place
-  note('promoted', ticket, '', '')
+  if is_there(ticket) then -- what was deferred has a place already
+    put_in_line(ticket, tonumber(redis.call('HGET', key('ticket', ticket), 'score') or nil))
+    note('promoted', ticket, '', '')
+  end
 end
 for _, ticket in ipairs(due) do
   dispatch_ticket(ticket, seed, route)

@@ -28,7 +28,7 @@ if state == 'started' then
   end
 end
 if state == 'claimed' then
-  redis.call('LREM', route .. gpu, 0, routed_message(gpu))
+  withdraw_message(gpu, route)
   return_unstarted(ticket, gpu)
 else
   return_died(ticket, gpu, 'reaped')

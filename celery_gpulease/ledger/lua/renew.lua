@@ -1,9 +1,9 @@
 -- A run asks to keep its lease: the deadline becomes the server's now + ttl. The table is in design.md, section 5.
 -- KEYS: prefix
--- ARGV: gpu ticket token fence route
+-- ARGV: gpu ticket token fence ttl_ms route
 -- Returns: {'renewed' | 'regained' | 'robbed' | 'lost' | 'ended' | 'unstarted' | 'flushed'} | {'tail', why}
 -- include: dispatch
-local gpu, ticket, token, fence, route = unpack(ARGV)
+local gpu, ticket, token, fence, ttl_ms, route = unpack(ARGV)
 local name = key('ticket', ticket)
 local t = redis.call('HMGET', name, 'state', 'token', 'gpu', 'why', 'last_run')
 local state, is_current, was_reaped = t[1], t[2] == token, t[2] ~= token and t[5] == token
@@ -33,7 +33,11 @@ if not state then
   if redis.call('ZSCORE', ENDED, ticket) then
     return { 'ended' }
   end
-  return { redis.call('EXISTS', GPUS) == 1 and 'lost' or 'flushed' }
+  if lease == token or (not lease and not redis.call('ZSCORE', GPUS, gpu)) then -- FLUSHDB: the lease is all that is left
+    redis.call('SET', key('lease', gpu), token, 'PX', ttl_ms)
+    return { 'flushed' }
+  end
+  return { 'lost' }
 elseif is_current and state == 'tail' then
   return { 'tail', t[4] }
 elseif is_current and state == 'claimed' then

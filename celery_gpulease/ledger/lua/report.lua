@@ -20,8 +20,11 @@ beat_pulse(gpu)
 local claim = redis.call('HMGET', key('claim', gpu), 'state', 'token', 'claimed_ms')
 if claim[1] == 'claimed' and running_token == '' and NOW - tonumber(claim[3]) >= tonumber(grace_ms)
     and redis.call('GET', key('lease', gpu)) == claim[2] and redis.call('LLEN', route .. gpu) == 0 then
-  redis.call('LPUSH', route .. gpu, routed_message(gpu)) -- the pop was lost: START takes it once
-  note('rerouted', redis.call('HGET', key('claim', gpu), 'ticket'), gpu, '')
-  return { 'rerouted' }
+  local message = routed_message(gpu)
+  if message then
+    redis.call('LPUSH', route .. gpu, message) -- the pop was lost: START takes it once
+    note('rerouted', redis.call('HGET', key('claim', gpu), 'ticket'), gpu, '')
+    return { 'rerouted' }
+  end
 end
 return { 'present' }

@@ -12,6 +12,9 @@ if age_ms == '' then
   end
   return { 'over' }
 end
+if redis.call('GET', turn) == who then
+  return { 'yours' }
+end
 if NOW - (tonumber(redis.call('HGET', PULSE, 'reconciled_at')) or 0) < tonumber(age_ms) then
   return { 'recent' }
 end

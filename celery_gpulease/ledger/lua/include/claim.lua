@@ -1,7 +1,7 @@
 -- include: gpu ticket message
 -- CLAIM and ROUTE: the lease of a free GPU for whoever is first in its lines. `route` is the queues' key up to the
 -- GPU's id, `seed` makes the tokens of this call unlike any other's.
-local EXPIRED_PER_CALL = 16
+local EXPIRED_PER_CALL, VANISHED_PER_CALL = 16, 16
 
 local function next_fence(gpu)
   local fence = math.max((tonumber(redis.call('GET', key('fence', gpu))) or 0) + 1, NOW)
@@ -30,31 +30,42 @@ local function first_in_line(gpu)
       if not ticket then
         break
       end
-      local expires_ms = tonumber(redis.call('HGET', key('ticket', ticket), 'expires_ms')) or 0
-      if expires_ms == 0 or expires_ms > NOW then
+      local expires_ms = tonumber(redis.call('HGET', key('ticket', ticket), 'expires_ms'))
+      if expires_ms == 0 or (expires_ms and expires_ms > NOW) then
         return ticket
+      elseif expires_ms then
+        take_out(ticket)
+        mark_ending(ticket, 'expired')
+      else -- the ticket itself is gone: evicted, or deleted by hand
+        redis.call('ZREM', line, ticket)
       end
-      take_out(ticket)
-      mark_ending(ticket, 'expired')
     end
   end
   return nil
 end
 
+-- Answers false where the message is gone: such a ticket ends, since nobody can run it or write its end.
 local function claim_for(ticket, gpu, seed, route)
   local fence = next_fence(gpu)
   local token = string.format('%s-%s-%.0f', seed, gpu, fence) -- a call may claim several GPUs, with equal fences
   local name = key('ticket', ticket)
   local delivery = redis.call('HINCRBY', name, 'deliveries', 1)
+  local message = assemble(ticket, gpu, token, fence, delivery)
+  if not message then
+    note('vanished', ticket, gpu, 'its message is gone')
+    take_out(ticket)
+    end_ticket(ticket)
+    return false
+  end
   hold_lease(gpu, token)
   redis.call('HSET', key('claim', gpu), 'ticket', ticket, 'token', token, 'fence', fence, 'state', 'claimed',
     'claimed_ms', NOW, 'delivery', delivery)
   take_out(ticket)
   redis.call('HSET', name, 'state', 'claimed', 'gpu', gpu, 'token', token)
   mark_busy(gpu)
-  redis.call('LPUSH', route .. gpu, assemble(ticket, gpu, token, fence, delivery))
+  redis.call('LPUSH', route .. gpu, message)
   note('claimed', ticket, gpu, '')
-  return token
+  return true
 end
 
 -- Replies with a word and, when it is 'claimed', the ticket: 'closed' (not claimable), 'idle' (nobody waits).
@@ -63,11 +74,14 @@ local function claim_next(gpu, own, seed, route)
     mark_busy(gpu)
     return 'closed'
   end
-  local ticket = first_in_line(gpu)
-  if not ticket then
-    mark_free(gpu)
-    return 'idle'
+  for _ = 1, VANISHED_PER_CALL do
+    local ticket = first_in_line(gpu)
+    if not ticket then
+      mark_free(gpu)
+      return 'idle'
+    elseif claim_for(ticket, gpu, seed, route) then
+      return 'claimed', ticket
+    end
   end
-  claim_for(ticket, gpu, seed, route)
-  return 'claimed', ticket
+  return 'idle'
 end

@@ -2,10 +2,15 @@
 -- Gives whoever waits in a pool to the GPUs that are free, or believed to be.
 local GPUS_PER_CALL = 8
 
-local function dispatch_pool(pool, seed, route)
+-- `wanted`: once this ticket has its GPU, nobody else can be waiting for one that is free.
+local function dispatch_pool(pool, wanted, seed, route)
   for _ = 1, GPUS_PER_CALL do
     local gpu = redis.call('ZRANGE', key('free', pool), 0, 0)[1]
-    if not gpu or claim_next(gpu, false, seed, route) == 'idle' then
+    if not gpu then
+      return
+    end
+    local word, ticket = claim_next(gpu, false, seed, route)
+    if word == 'idle' or ticket == wanted then
       return
     end
   end
@@ -22,7 +27,7 @@ local function dispatch_ticket(ticket, seed, route)
     return
   end
   if t[2] == '' then
-    dispatch_pool(t[1], seed, route)
+    dispatch_pool(t[1], ticket, seed, route)
   elseif redis.call('EXISTS', key('device', pinned_gpu(t[2]))) == 1 then
     claim_next(pinned_gpu(t[2]), false, seed, route)
   end
@@ -31,7 +36,7 @@ end
 -- Another GPU's claim that nobody started: its lease and message go, the ticket is the caller's to place.
 local function unclaim(gpu, route)
   local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token')
-  redis.call('LREM', route .. gpu, 0, routed_message(gpu))
+  withdraw_message(gpu, route)
   redis.call('HINCRBY', key('ticket', claim[1]), 'deliveries', -1)
   drop_claim(gpu, claim[2])
   mark_free_if_claimable(gpu)

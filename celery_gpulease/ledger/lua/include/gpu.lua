@@ -29,11 +29,8 @@ end
 -- Why no claim is made, or nil. A quarantine ends by itself.
 local function why_closed(gpu)
   local closed = redis.call('HMGET', key('closed', gpu), 'drain', 'closing', 'quarantine', 'until_ms')
-  if closed[3] and tonumber(closed[4]) <= NOW then
-    redis.call('HDEL', key('closed', gpu), 'quarantine', 'until_ms')
-    closed[3] = false
-  end
-  return (closed[1] and 'drain') or (closed[2] and 'closing') or (closed[3] and 'quarantine') or nil
+  local is_quarantined = closed[3] and tonumber(closed[4]) > NOW
+  return (closed[1] and 'drain') or (closed[2] and 'closing') or (is_quarantined and 'quarantine') or nil
 end
 
 -- `own`: the GPU's worker asks for itself and needs no proof that it lives.

@@ -35,6 +35,10 @@ end
 local function take_out(ticket)
   local t = redis.call('HMGET', key('ticket', ticket), 'pool', 'pin', 'state')
   redis.call('ZREM', EXPIRING, ticket)
+  if not t[1] then -- the ticket itself is gone: evicted, or deleted by hand
+    redis.call('ZREM', SCHEDULED, ticket)
+    return
+  end
   if t[3] == 'scheduled' then
     if redis.call('ZREM', SCHEDULED, ticket) == 1 then
       redis.call('HINCRBY', SCHEDULED_COUNT, t[1], -1)

@@ -7,8 +7,12 @@ local function fill(message, hole, value)
   return string.sub(message, 1, at - 1) .. value .. string.sub(message, at + 1)
 end
 
+-- nil where the message is gone: evicted, or deleted by hand.
 local function assemble(ticket, gpu, token, fence, delivery)
   local message = redis.call('GET', key('message', ticket))
+  if not message then
+    return nil
+  end
   local claim = string.format('{"gpu": "%s", "token": "%s", "fence": %.0f, "delivery": %d}',
     gpu, token, fence, delivery)
   return fill(fill(message, QUEUE_HOLE, 'gpu.' .. gpu), CLAIM_HOLE, claim)
@@ -17,5 +21,13 @@ end
 -- The message of this GPU's present claim, as ROUTE sent it.
 local function routed_message(gpu)
   local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'fence', 'delivery')
-  return assemble(claim[1], gpu, claim[2], tonumber(claim[3]), tonumber(claim[4]))
+  return assemble(claim[1], gpu, claim[2], tonumber(claim[3]), tonumber(claim[4] or 0))
+end
+
+-- Takes the message of this GPU's present claim out of its queue, so that nobody finds it there.
+local function withdraw_message(gpu, route)
+  local message = routed_message(gpu)
+  if message then
+    redis.call('LREM', route .. gpu, 0, message)
+  end
 end
