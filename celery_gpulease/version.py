@@ -1,7 +1,3 @@
-"""The one place for the version."""
+"""The one place for the version; hatchling reads it too."""
 
-from __future__ import annotations
-
-from typing import Final
-
-__version__: Final = "0.1.0"
+__version__ = "0.1.0"
