@@ -51,7 +51,7 @@ class Dispatcher:
             agenda = self.ledger.agenda()
         if agenda.ending == 0:
             self.on_ending()
-        # an end that is due is the ender's now; it comes back after a while when that fails
+        # an end that is due is the end writer's now; it comes back after a while when that fails
         moments = [agenda.due, agenda.ending or None]
         if agenda.deadline is not None:
             moments.append(agenda.deadline + TOUCH_AFTER + random.uniform(0, OTHERS_WAIT))  # noqa: S311

@@ -30,11 +30,11 @@ logger = get_logger(__name__)
 REASONS: Final = {"expired": "expired", "cancelled": "revoked"}
 
 
-class Ender(Loop):
+class EndWriter(Loop):
     """Writes the ends that are due, one after the other, each time it is woken."""
 
     def __init__(self, app: Any, ledger: Ledger) -> None:
-        super().__init__("ender")
+        super().__init__("end-writer")
         self._app, self._ledger = app, ledger
 
     def turn(self) -> None:

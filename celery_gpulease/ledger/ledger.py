@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Milliseconds after which a reconciler's turn ends by itself.
 TURN_MS: Final = 60_000
+#: Tickets that were given up, or have vanished, before one whose end can be written.
+ENDS_PER_CALL: Final = 100
 
 
 @dataclass(frozen=True)
@@ -210,13 +212,14 @@ class Ledger:
 
     def end(self, ticket: str = "") -> Ending | None:
         """Takes the next ticket whose end is to be written, or this one; nobody else gets it for 30 seconds."""
-        while True:
-            answer = self._call("end", ticket=ticket)
-            if answer[0] == "end":
-                _, ticket, task_id, task, why, deliveries, message = answer
+        for _ in range(1 if ticket else ENDS_PER_CALL):
+            word, *found = self._call("end", ticket=ticket)
+            if word == "end":
+                ticket, task_id, task, why, deliveries, message = found
                 return Ending(ticket, task_id, task, why, int(deliveries), message)
-            if answer[0] == "none":
-                return None
+            if word == "none":
+                break
+        return None
 
     def finish(self, ticket: str) -> str:
         """The end is written: 'ended', or 'stale' when it was before."""

@@ -16,18 +16,18 @@ from kombu import Exchange, Queue
 
 from celery_gpulease import devices
 from celery_gpulease.dispatch.dispatcher import Dispatcher
-from celery_gpulease.dispatch.ending import Ender
+from celery_gpulease.dispatch.ending import EndWriter
 from celery_gpulease.dispatch.listener import Listener
 from celery_gpulease.exceptions import ConfigurationError, GPUInUse, GPULeaseError, LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.ledger.notifications import eviction_trouble, switch_on
 from celery_gpulease.reconcile.pace import ReconcilePace
-from celery_gpulease.worker import post as posts
+from celery_gpulease.worker import gpu_worker as gpu_workers
 from celery_gpulease.worker import signals
 from celery_gpulease.worker.consumer import gpu_consumer
+from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.heartbeat import Heartbeat, settle
 from celery_gpulease.worker.options import banner, ineffective_options, parse_pools
-from celery_gpulease.worker.post import Post
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,33 +67,35 @@ class GPUStep(bootsteps.StartStopStep):
             refuse_options(worker, self._gpu, self._options)
             installed = installation(worker.app)
             device = devices.find_device(str(self._gpu), installed.settings.host)
-            self.post = Post(installed.ledger, device, parse_pools(self._gpu_pools), worker.hostname)
+            self.gpu_worker = GPUWorker(installed.ledger, device, parse_pools(self._gpu_pools), worker.hostname)
             self._flags_trouble = switch_on(installed.ledger)
-            join(self.post)
+            join(self.gpu_worker)
         except GPULeaseError as error:
             raise WorkerRefused(f"{type(error).__name__}: {error}") from error
-        posts.set_post(self.post)
+        gpu_workers.set_current(self.gpu_worker)
         signals.connect()
         devices.show_only(device)
         consume_only(worker.app, device)
-        worker.consumer_cls = gpu_consumer(symbol_by_name(worker.consumer_cls), self.post, self._serve, self._leave)
+        worker.consumer_cls = gpu_consumer(
+            symbol_by_name(worker.consumer_cls), self.gpu_worker, self._serve, self._leave
+        )
 
     def start(self, worker: Any) -> None:
         """Starts the threads: the pool has forked."""
-        post = self.post
-        logger.info(banner(post.device, post.pools))
+        gpu_worker = self.gpu_worker
+        logger.info(banner(gpu_worker.device, gpu_worker.pools))
         self._say_troubles(worker)
-        self._ender = Ender(worker.app, post.ledger)
-        self._pace = ReconcilePace(post.ledger, post.presence.instance)
-        self._heartbeat = Heartbeat(post, on_taken=self._stop_taken)
-        dispatcher = Dispatcher(post.ledger, post.device.id, post.is_running, self._ender.wake)
+        self._end_writer = EndWriter(worker.app, gpu_worker.ledger)
+        self._pace = ReconcilePace(gpu_worker.ledger, gpu_worker.presence.instance)
+        self._heartbeat = Heartbeat(gpu_worker, on_taken=self._stop_taken)
+        dispatcher = Dispatcher(gpu_worker.ledger, gpu_worker.device.id, gpu_worker.is_running, self._end_writer.wake)
         self._listener = Listener(
             dispatcher,
             resync=self._resync,
             on_lease_gone=self._heartbeat.beat_now,
             on_reconcile=self._pace.wake,
         )
-        for thread in (self._ender, self._pace, self._heartbeat):
+        for thread in (self._end_writer, self._pace, self._heartbeat):
             thread.start()
 
     def _serve(self) -> None:
@@ -104,7 +106,7 @@ class GPUStep(bootsteps.StartStopStep):
     def close(self, _worker: Any) -> None:
         """The worker stops: no claim from now on, and what was not started goes back; what runs keeps its lease."""
         self._listener.stop()
-        self._trying(self.post.ledger.close, self.post.device.id, self.post.presence)
+        self._trying(self.gpu_worker.ledger.close, self.gpu_worker.device.id, self.gpu_worker.presence)
 
     def stop(self, _worker: Any) -> None:
         """Nothing here: the pool ends after this step, and the lease is kept until then (`_leave`)."""
@@ -115,12 +117,12 @@ class GPUStep(bootsteps.StartStopStep):
     def _leave(self) -> None:
         self._heartbeat.stop()
         self._heartbeat.join(LONGEST_LEAVE)
-        for duty in self.post.duties():
-            if duty.is_over:
-                self._trying(settle, self.post, duty)
-        self._trying(self.post.ledger.leave, self.post.device.id, self.post.presence)
+        for execution in self.gpu_worker.executions():
+            if execution.is_over:
+                self._trying(settle, self.gpu_worker, execution)
+        self._trying(self.gpu_worker.ledger.leave, self.gpu_worker.device.id, self.gpu_worker.presence)
         self._pace.stop()
-        self._ender.stop()
+        self._end_writer.stop()
 
     def _trying(self, tell: Callable[..., object], *what: Any) -> None:
         try:
@@ -129,13 +131,13 @@ class GPUStep(bootsteps.StartStopStep):
             logger.warning("Redis does not hear that this worker stops; the lease's ttl will tell: %s", error)
 
     def _stop_taken(self) -> None:
-        logger.critical("Another worker serves GPU %s now: this one stops", self.post.device.id)
+        logger.critical("Another worker serves GPU %s now: this one stops", self.gpu_worker.device.id)
         self._listener.stop()
         celery_state.should_stop = EX_FAILURE  # the event loop looks at it; a broadcast might not be heard
 
     def _resync(self) -> None:
         try:
-            trouble = switch_on(self.post.ledger)
+            trouble = switch_on(self.gpu_worker.ledger)
         except ConfigurationError as error:
             trouble = str(error)
         if trouble and self._flags_trouble is None:
@@ -145,7 +147,7 @@ class GPUStep(bootsteps.StartStopStep):
     def _say_troubles(self, worker: Any) -> None:
         if self._flags_trouble:
             logger.warning(self._flags_trouble)
-        if trouble := eviction_trouble(self.post.ledger):
+        if trouble := eviction_trouble(self.gpu_worker.ledger):
             logger.warning(trouble)
         for flag in ineffective_options():
             logger.warning("%s has no effect with --gpu: one task at a time, from the queue of this GPU", flag)
@@ -182,7 +184,7 @@ def refuse_options(worker: Any, gpu: str | None, options: dict[str, Any]) -> Non
         raise ConfigurationError(message)
 
 
-def join(post: Post) -> None:
+def join(gpu_worker: GPUWorker) -> None:
     """Registers the GPU. A presence that is there may be a dead worker's: it is waited for.
 
     Raises:
@@ -191,17 +193,17 @@ def join(post: Post) -> None:
     """
     first: list[str] | None = None
     while True:
-        word, *other = post.ledger.join(post.device, post.pools, post.presence)
+        word, *other = gpu_worker.ledger.join(gpu_worker.device, gpu_worker.pools, gpu_worker.presence)
         if word == "joined":
             return
         if word == "named":
-            message = f"GPU {post.device.alias} is served as {other[0]}: give all workers NVML, or none"
+            message = f"GPU {gpu_worker.device.alias} is served as {other[0]}: give all workers NVML, or none"
             raise ConfigurationError(message)
         if first is None:
             first = other
-            logger.warning("GPU %s has a worker; waiting whether it lives: %s", post.device.id, describe(other[0]))
+            logger.warning("GPU %s has %s; waiting whether it lives", gpu_worker.device.id, describe(other[0]))
         elif other != first:
-            message = f"GPU {post.device.id} is in use by {describe(other[0])}; stop it, or name another GPU"
+            message = f"GPU {gpu_worker.device.id} is in use by {describe(other[0])}; stop it, or name another GPU"
             raise GPUInUse(message)
         time.sleep(LOOK_EVERY)
 

@@ -13,33 +13,39 @@ from celery_gpulease.worker.request import gpu_request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_gpulease.worker.post import Post
+    from celery_gpulease.worker.gpu_worker import GPUWorker
 
 
-def gpu_consumer(base: type, post: Post, on_consuming: Callable[[], None], on_stopped: Callable[[], None]) -> type:
+def gpu_consumer(
+    base: type, gpu_worker: GPUWorker, on_consuming: Callable[[], None], on_stopped: Callable[[], None]
+) -> type:
     """The consumer class of a GPU's worker, over Celery's or the user's own (`worker_consumer`).
 
     Args:
         base: That class.
-        post: What this worker answers for.
+        gpu_worker: What this worker answers for.
         on_consuming: Called each time when it has begun to consume: from then on a claim can be started.
         on_stopped: Called when the pool has ended, in every kind of shutdown.
     """
-    told = {"post": post, "on_consuming": staticmethod(on_consuming), "on_stopped": staticmethod(on_stopped)}
+    told = {
+        "gpu_worker": gpu_worker,
+        "on_consuming": staticmethod(on_consuming),
+        "on_stopped": staticmethod(on_stopped),
+    }
     return type("GPUConsumer", (GPUConsumer, base), told)
 
 
 class GPUConsumer(Consumer):
     """The consumer of a GPU's worker."""
 
-    post: Post
+    gpu_worker: GPUWorker
     on_consuming: Callable[[], None]
     on_stopped: Callable[[], None]
 
     def update_strategies(self) -> None:
         """Every task gets our request, before Celery builds the strategies that use it."""
         for task in self.app.tasks.values():
-            task.Request = gpu_request(symbol_by_name(task.Request), self.post, self.pool)
+            task.Request = gpu_request(symbol_by_name(task.Request), self.gpu_worker, self.pool)
         super().update_strategies()
 
     def bucket_for_task(self, _task: Any) -> None:
@@ -71,8 +77,8 @@ class GPUConsumer(Consumer):
         headers = message.headers if isinstance(message.headers, dict) else {}
         claim = Claim.from_header(headers.get(HEADER))
         if claim is not None:
-            self.post.take(claim, message)
-            self.post.end(claim)
+            self.gpu_worker.begin(claim, message)
+            self.gpu_worker.end(claim)
 
     # its own life
 
@@ -84,16 +90,16 @@ class GPUConsumer(Consumer):
     def on_close(self) -> None:
         """Celery drops, in silence, requests that the pool has not got yet: the heartbeat looks for them."""
         super().on_close()
-        self.post.wake_heartbeat()
+        self.gpu_worker.wake_heartbeat()
 
     def cancel_active_requests(self) -> None:
         """A cold shutdown ends what runs; the loss of the broker, which asks each request by itself, does not."""
-        self.post.is_cold = True
+        self.gpu_worker.is_cold = True
         super().cancel_active_requests()
 
     def cancel_all_unacked_requests(self) -> None:
         """The same in Celery 5.5."""
-        self.post.is_cold = True
+        self.gpu_worker.is_cold = True
         super().cancel_all_unacked_requests()
 
     def shutdown(self) -> None:

@@ -16,7 +16,7 @@ from celery_gpulease.loops import Loop
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_gpulease.worker.post import Duty, Post
+    from celery_gpulease.worker.gpu_worker import Execution, GPUWorker
 
 logger = get_logger(__name__)
 
@@ -30,31 +30,32 @@ class Heartbeat(Loop):
     """Renews, reports and settles.
 
     Args:
-        post: What this worker answers for.
+        gpu_worker: What this worker answers for.
         on_taken: Called when another worker serves this GPU: this one must stop.
     """
 
-    def __init__(self, post: Post, on_taken: Callable[[], None]) -> None:
+    def __init__(self, gpu_worker: GPUWorker, on_taken: Callable[[], None]) -> None:
         super().__init__("heartbeat")
-        post.wake_heartbeat = self.wake
-        self._post, self._on_taken = post, on_taken
-        self._settings = post.ledger.settings
+        gpu_worker.wake_heartbeat = self.wake
+        self._gpu_worker, self._on_taken = gpu_worker, on_taken
+        self._settings = gpu_worker.ledger.settings
         self._next_beat = 0.0
 
     def beat_now(self) -> None:
         """The lease's key vanished: what runs takes it back at once, instead of at the next beat."""
-        if any(not duty.is_over and not board.is_released(duty.claim.fence) for duty in self._post.duties()):
+        executions = self._gpu_worker.executions()
+        if any(not one.is_over and not board.is_released(one.claim.fence) for one in executions):
             self._next_beat = 0.0
             self.wake()
 
     def turn(self) -> float:
         """Settles what is over, and beats when it is time."""
         is_waiting = False
-        for duty in self._post.duties():
-            if duty.is_over and not (duty.pid is not None and is_alive(duty.pid)):
-                settle(self._post, duty)
+        for execution in self._gpu_worker.executions():
+            if execution.is_over and not (execution.pid is not None and is_alive(execution.pid)):
+                settle(self._gpu_worker, execution)
             else:
-                is_waiting |= duty.is_over or self._is_dropped(duty)
+                is_waiting |= execution.is_over or self._is_dropped(execution)
         if time.monotonic() >= self._next_beat:
             self._beat_and_plan()
         return LOOK_EVERY if is_waiting else max(0.0, self._next_beat - time.monotonic())
@@ -68,61 +69,63 @@ class Heartbeat(Loop):
             raise
 
     def _beat(self) -> None:
-        duties = self._post.duties()
-        for duty in duties:
-            self._renew(duty)
-        running = next((duty.claim for duty in duties if not duty.is_over), None)
-        post, ledger = self._post, self._post.ledger
-        answer = ledger.report(post.device.id, post.presence, running, self._settings.lease_ttl / 2)
+        executions = self._gpu_worker.executions()
+        for execution in executions:
+            self._renew(execution)
+        running = next((execution.claim for execution in executions if not execution.is_over), None)
+        gpu_worker, ledger = self._gpu_worker, self._gpu_worker.ledger
+        answer = ledger.report(gpu_worker.device.id, gpu_worker.presence, running, self._settings.lease_ttl / 2)
         if answer == "unregistered":
-            ledger.join(post.device, post.pools, post.presence)
+            ledger.join(gpu_worker.device, gpu_worker.pools, gpu_worker.presence)
         elif answer == "taken":
             self._on_taken()
 
-    def _renew(self, duty: Duty) -> None:
+    def _renew(self, execution: Execution) -> None:
         asked_at = time.monotonic()  # before it is sent: what the server grants began no earlier
-        answer = self._post.ledger.renew(duty.claim)
+        answer = self._gpu_worker.ledger.renew(execution.claim)
         if answer in ("renewed", "regained"):
-            board.write(renewed_fence=duty.claim.fence, renewed_at=asked_at)
+            board.write(renewed_fence=execution.claim.fence, renewed_at=asked_at)
             if answer == "regained":
-                logger.warning("%s had lost the lease of GPU %s and took it back", duty.request, duty.claim.gpu)
-        elif answer in ("robbed", "lost") and not duty.is_over:
-            board.write(lost_fence=duty.claim.fence)
-            duty.request.lose(answer)
-        elif answer == "ended" and duty.unknown_since is not None:  # it ran, and Celery has forgotten it
-            self._post.settled(duty)
+                logger.warning(
+                    "%s had lost the lease of GPU %s and took it back", execution.request, execution.claim.gpu
+                )
+        elif answer in ("robbed", "lost") and not execution.is_over:
+            board.write(lost_fence=execution.claim.fence)
+            execution.request.lose(answer)
+        elif answer == "ended" and execution.unknown_since is not None:  # it ran, and Celery has forgotten it
+            self._gpu_worker.settled(execution)
 
-    def _is_dropped(self, duty: Duty) -> bool:
+    def _is_dropped(self, execution: Execution) -> bool:
         """Is this one of the requests that Celery drops when its connection is lost, not yet with the pool?
 
         It may be on its way to the child all the same: so it goes back only when no process has begun it after a while.
         """
-        request = duty.request
+        request = execution.request
         if request in celery_state.reserved_requests or request in celery_state.active_requests:
-            duty.unknown_since = None
+            execution.unknown_since = None
             return False
-        if duty.unknown_since is None:
-            duty.unknown_since = time.monotonic()
-        is_begun = board.is_begun(duty.claim.fence) or board.is_released(duty.claim.fence)
-        if not is_begun and time.monotonic() - duty.unknown_since > DROPPED_AFTER:
+        if execution.unknown_since is None:
+            execution.unknown_since = time.monotonic()
+        is_begun = board.is_begun(execution.claim.fence) or board.is_released(execution.claim.fence)
+        if not is_begun and time.monotonic() - execution.unknown_since > DROPPED_AFTER:
             logger.warning("%s was dropped by Celery before it ran, and goes back to its place", request)
-            board.write(lost_fence=duty.claim.fence)  # should a process begin it after all, it does not run
-            self._post.end(duty.claim, "dropped by Celery", counted=False)
+            board.write(lost_fence=execution.claim.fence)  # should a process begin it after all, it does not run
+            self._gpu_worker.end(execution.claim, "dropped by Celery", counted=False)
         return not is_begun
 
 
-def settle(post: Post, duty: Duty) -> None:
+def settle(gpu_worker: GPUWorker, execution: Execution) -> None:
     """Tells the ledger how a run has ended.
 
     Raises:
-        LedgerUnavailable: Redis does not answer; the duty remains.
+        LedgerUnavailable: Redis does not answer; the execution remains.
     """
-    if duty.end is None:
-        if not board.is_released(duty.claim.fence):
-            post.ledger.release(duty.claim)
+    if execution.end is None:
+        if not board.is_released(execution.claim.fence):
+            gpu_worker.ledger.release(execution.claim)
     else:
-        post.ledger.requeue(duty.claim, duty.end, counted=duty.is_counted)
-    post.settled(duty)
+        gpu_worker.ledger.requeue(execution.claim, execution.end, counted=execution.is_counted)
+    gpu_worker.settled(execution)
 
 
 def is_alive(pid: int) -> bool:

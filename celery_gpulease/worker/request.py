@@ -22,7 +22,7 @@ from celery_gpulease.sending.stray import StrayRequest, hold_again
 from celery_gpulease.sending.task import GPUTask
 
 if TYPE_CHECKING:
-    from celery_gpulease.worker.post import Post
+    from celery_gpulease.worker.gpu_worker import GPUWorker
 
 logger = get_logger(__name__)
 
@@ -35,25 +35,25 @@ NO_RETRY_EVENT: Final = {"emit_retry": False} if "emit_retry" in signature(Reque
 
 
 @cache
-def gpu_request(base: type, post: Post, pool: Any) -> type:
+def gpu_request(base: type, gpu_worker: GPUWorker, pool: Any) -> type:
     """The request class of a task on a GPU's worker, over Celery's or the user's own (`Task.Request`)."""
     if issubclass(base, GPURequest):  # the consumer restarts, and asks again
         return base
     under = Request if base is StrayRequest else base
-    return type("GPURequest", (GPURequest, under), {"post": post, "pool": pool})
+    return type("GPURequest", (GPURequest, under), {"gpu_worker": gpu_worker, "pool": pool})
 
 
 class GPURequest(Request):
     """One request under a claim.
 
     Attributes:
-        post: What this worker answers for.
+        gpu_worker: What this worker answers for.
         pool: Celery's pool.
         claim: What the message says of its claim; None where it came past the ledger.
         nonce: Of this request: START knows a repeated call by it.
     """
 
-    post: Post
+    gpu_worker: GPUWorker
     pool: Any
     claim: Claim | None
     nonce: str
@@ -100,10 +100,10 @@ class GPURequest(Request):
     def _start(self) -> bool:
         try:
             if self.claim is None:  # it came past the ledger
-                hold_again(self, pin="" if isinstance(self.task, GPUTask) else self.post.device.id)
+                hold_again(self, pin="" if isinstance(self.task, GPUTask) else self.gpu_worker.device.id)
                 return False
-            if seconds := self.post.rate_limits.seconds_until(self.task):
-                self.post.ledger.defer(self.claim, seconds)
+            if seconds := self.gpu_worker.rate_limits.seconds_until(self.task):
+                self.gpu_worker.ledger.defer(self.claim, seconds)
                 return False
             self._is_started = self._ask_to_start(self.claim)
         except LedgerUnavailable as error:
@@ -111,15 +111,15 @@ class GPURequest(Request):
         return self._is_started
 
     def _ask_to_start(self, claim: Claim) -> bool:
-        answer = self.post.ledger.start(
+        answer = self.gpu_worker.ledger.start(
             claim,
             self.nonce,
             acks_late=bool(self.task.acks_late),
-            limit=self.post.ledger.settings.max_deliveries,
+            limit=self.gpu_worker.ledger.settings.max_deliveries,
             stores_result=not self.ignore_result,
         )
         if answer == "run":
-            self.post.take(claim, self)
+            self.gpu_worker.begin(claim, self)
             return True
         logger.info("%s is dropped: its claim is over (%s)", self, answer)
         return False
@@ -128,7 +128,7 @@ class GPURequest(Request):
         """The reply may be lost, and the script have run: then the ticket is started, and must go back as it came."""
         logger.warning("%s does not start now: %s", self, error)
         if self.claim is not None:
-            self.post.take(self.claim, self)
+            self.gpu_worker.begin(self.claim, self)
             self._end("START was not answered", counted=False)
 
     # when it is over
@@ -176,7 +176,7 @@ class GPURequest(Request):
 
     def cancel(self, pool: Any, signal: Any = None, **_: Any) -> None:
         """Only a cold shutdown ends a run, and that is no retry; a lost connection to the broker loses nothing here."""
-        if self.post.is_cold:
+        if self.gpu_worker.is_cold:
             super().cancel(pool, signal, **NO_RETRY_EVENT)
 
     def lose(self, why: str) -> None:
@@ -184,8 +184,8 @@ class GPURequest(Request):
         if self._lost_why:
             return
         self._lost_why = why
-        logger.error("%s has lost the lease of GPU %s (%s)", self, self.post.device.id, why)
-        if self.post.ledger.settings.on_lease_lost == "terminate" and self.time_start:
+        logger.error("%s has lost the lease of GPU %s (%s)", self, self.gpu_worker.device.id, why)
+        if self.gpu_worker.ledger.settings.on_lease_lost == "terminate" and self.time_start:
             self._stop()
 
     def _stop(self) -> None:
@@ -201,7 +201,7 @@ class GPURequest(Request):
 
     def _end(self, why: str | None = None, *, counted: bool = True, pid: int | None = None) -> None:
         if self.claim is not None:
-            self.post.end(self.claim, why, counted=counted, pid=pid)
+            self.gpu_worker.end(self.claim, why, counted=counted, pid=pid)
 
 
 def _then_end(on_success: Any) -> Any:

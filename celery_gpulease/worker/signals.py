@@ -11,7 +11,7 @@ from celery_gpulease import lease
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.lease import Lease, Run
 from celery_gpulease.model import GPU, HEADER, Claim
-from celery_gpulease.worker import post as posts
+from celery_gpulease.worker import gpu_worker as gpu_workers
 
 logger = get_logger(__name__)
 
@@ -27,22 +27,22 @@ def connect() -> None:
 
 def _task_prerun(task_id: str, task: Any, **_: Any) -> None:
     claim = Claim.from_header(getattr(task.request, HEADER, None))
-    if posts.post is None or claim is None or task.request.is_eager:
+    if gpu_workers.current is None or claim is None or task.request.is_eager:
         return
     lease.board.write_child(begun_fence=claim.fence)
-    device = posts.post.device
-    lease.begin(Run(task_id, GPU(device.id, device.index), Lease(posts.post.ledger, claim)))
+    device = gpu_workers.current.device
+    lease.begin(Run(task_id, GPU(device.id, device.index), Lease(gpu_workers.current.ledger, claim)))
 
 
 def _task_postrun(task_id: str, state: str | None = None, **_: Any) -> None:
     run = lease.current(task_id)
-    if posts.post is None or run is None or run.claim is None:
+    if gpu_workers.current is None or run is None or run.claim is None:
         return
     lease.end()
     if state not in OWN_ENDS:
         return
     try:
-        posts.post.ledger.release(run.claim)
+        gpu_workers.current.ledger.release(run.claim)
     except LedgerUnavailable as error:
         logger.warning("The lease of GPU %s is released later, by the main process: %s", run.claim.gpu, error)
     else:

@@ -6,26 +6,24 @@
 local seed, route = unpack(ARGV)
 local PER_CALL = 100
 
-local function is_there(ticket)
-  return redis.call('EXISTS', key('ticket', ticket)) == 1
-end
-
 local expired = redis.call('ZRANGEBYSCORE', EXPIRING, '-inf', NOW, 'LIMIT', 0, PER_CALL)
 for _, ticket in ipairs(expired) do
   take_out(ticket)
-  if is_there(ticket) then
+  if not has_vanished(ticket) then
     mark_ending(ticket, 'expired')
   end
 end
 local due = redis.call('ZRANGEBYSCORE', SCHEDULED, '-inf', NOW, 'LIMIT', 0, PER_CALL)
 for _, ticket in ipairs(due) do
   take_out(ticket)
-  if is_there(ticket) then -- what was deferred has a place already
+  if not has_vanished(ticket) then -- what was deferred has a place already
     put_in_line(ticket, tonumber(redis.call('HGET', key('ticket', ticket), 'score') or nil))
     note('promoted', ticket, '', '')
   end
 end
-for _, ticket in ipairs(due) do
-  dispatch_ticket(ticket, seed, route)
+for _, tickets in ipairs({ due, expired }) do -- what has expired may have hidden others from a claim
+  for _, ticket in ipairs(tickets) do
+    dispatch_ticket(ticket, seed, route)
+  end
 end
 return { #due, #expired }

@@ -38,4 +38,5 @@ redis.call('ZREM', DEADLINES, gpu)
 redis.call('HINCRBY', COUNTERS, 'reaped', 1)
 mark_free_if_claimable(gpu)
 dispatch_ticket(ticket, seed, route)
+claim_next(gpu, false, seed, route) -- where its ticket has ended, nothing was dispatched
 return { 'reaped', ticket, state }

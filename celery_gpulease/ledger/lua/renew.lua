@@ -48,12 +48,12 @@ elseif is_current and lease == token then
 elseif is_current and is_open then
   return regain()
 elseif is_current then
+  redis.call('ZREM', DEADLINES, gpu) -- first, as above
   redis.call('HSET', name, 'state', 'tail', 'why', 'robbed')
-  redis.call('ZREM', DEADLINES, gpu)
   redis.call('HSET', key('claim', gpu), 'state', 'tail')
   note('robbed', ticket, gpu, lease)
   return { 'robbed' }
-elseif was_reaped and is_open and state == 'pending' then
+elseif was_reaped and is_open and (state == 'pending' or state == 'scheduled') then -- scheduled: deferred elsewhere
   take_out(ticket)
   return regain()
 elseif was_reaped and is_open and state == 'claimed' then

@@ -184,7 +184,19 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(
         what=st.sampled_from(
-            ["promote", "agenda", "end", "end_dies", "reconcile", "report", "reap", "claim", "pop", "old_hold"]
+            [
+                "promote",
+                "agenda",
+                "end",
+                "end_dies",
+                "reconcile",
+                "reconcile_dies",
+                "report",
+                "reap",
+                "claim",
+                "pop",
+                "old_hold",
+            ]
         ),
         gpu=gpus,
         which=some,
@@ -197,7 +209,8 @@ class LedgerMachine(RuleBasedStateMachine):
             "agenda": self.agenda,
             "end": lambda: self.end(is_reply_lost, dies_first=False),
             "end_dies": lambda: self.end(is_reply_lost, dies_first=True),
-            "reconcile": lambda: self.reconcile(gpu),
+            "reconcile": lambda: self.reconcile(gpu, is_reply_lost, dies=False),
+            "reconcile_dies": lambda: self.reconcile(gpu, is_reply_lost, dies=True),
             "report": lambda: self.report(gpu, is_reply_lost),
             "reap": lambda: self.reap(gpu, is_reply_lost),
             "claim": lambda: self.claim(gpu, is_reply_lost),
@@ -230,7 +243,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.runs or self.claims)
     @rule(
-        what=st.sampled_from(["retry", "retry", "given_back", "child_killed", "released_late"]),
+        what=st.sampled_from(
+            ["retry", "retry", "requeued", "child_killed", "released_late", "gpu_given_back", "deferred"]
+        ),
         which=some,
         is_reply_lost=repeats,
     )
@@ -238,9 +253,11 @@ class LedgerMachine(RuleBasedStateMachine):
         """A run, or a claim, that does not simply end."""
         {
             "retry": lambda: self.retry(which, is_reply_lost),
-            "given_back": lambda: self.requeue(which, counted=False, is_reply_lost=is_reply_lost),
+            "requeued": lambda: self.requeue(which, counted=False, is_reply_lost=is_reply_lost),
             "child_killed": lambda: self.requeue(which, counted=True, is_reply_lost=is_reply_lost),
             "released_late": lambda: self.release_late(which),
+            "gpu_given_back": lambda: self.give_back(which, is_reply_lost),
+            "deferred": lambda: self.defer(which, is_reply_lost),
         }[what]()
 
     # senders
@@ -417,7 +434,8 @@ class LedgerMachine(RuleBasedStateMachine):
         is_open = (lease is None and there.get("token") in (None, claim.token)) or is_unstarted
         if is_current:
             return "regained" if is_open else "robbed"
-        was_reaped = self.tasks[claim.ticket].last_run == claim.token and t["state"] in ("pending", "claimed")
+        is_waiting = t["state"] in ("pending", "scheduled", "claimed")
+        was_reaped = self.tasks[claim.ticket].last_run == claim.token and is_waiting
         return "regained" if was_reaped and is_open else "lost"
 
     @precondition(lambda self: self.runs)
@@ -467,6 +485,30 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.is_reply_lost = is_reply_lost
         note(f"  {run.claim.ticket}: {self.ledger.requeue(run.claim, 'test', counted=counted)}")
         self._forget(run)
+
+    def give_back(self, which, is_reply_lost):
+        """A run goes on without its GPU."""
+        if not self.runs:
+            return
+        claim = self._pick(self.runs, which).claim
+        t = self.before.tickets.get(claim.ticket, {})
+        is_current = t.get("token") == claim.token and t["state"] in ("started", "tail")
+        self.ledger.is_reply_lost = is_reply_lost
+        assert self.ledger.give_back(claim) == ("tail" if is_current else "stale")
+        assert not is_current or self.world.lease(claim.gpu) != claim.token
+
+    def defer(self, which, is_reply_lost):
+        """A worker may not start yet what it popped; its place in the line is kept."""
+        if not self.claims:
+            return
+        claim = self._pick(self.claims, which)
+        t = self.before.tickets.get(claim.ticket, {})
+        is_mine = t.get("state") == "claimed" and t["token"] == claim.token
+        self.ledger.is_reply_lost = is_reply_lost
+        answer = self.ledger.defer(claim, HOUR_MS / 1000)
+        note(f"  {claim.ticket}: {answer}")
+        assert answer == ("scheduled" if is_mine and not is_reply_lost else "stale")
+        assert not is_mine or self.world.state(claim.ticket) == "scheduled"
 
     def report(self, gpu, is_reply_lost):
         """A heartbeat; an idle worker has what it never got routed once more."""
@@ -608,13 +650,36 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.drain(gpu, drained=is_drained)
         (self.drained.add if is_drained else self.drained.discard)(gpu)
 
-    def reconcile(self, gpu):
-        """The index of free GPUs is put right."""
+    def reconcile(self, gpu, is_reply_lost, dies):
+        """One at a time: the index of free GPUs is put right, and what was forgotten is dispatched."""
+        who, key = f"reconciler of {gpu}", self.world.key("turn", "reconcile")
+        is_mine = self.client.get(key) in (None, who)
+        self.ledger.is_reply_lost = is_reply_lost
+        assert self.ledger.take_turn(who) == is_mine
+        if not is_mine:  # a minute passes
+            self.client.delete(key)
+            return
+        self.ledger.is_reply_lost = False
+        self._correct(gpu)
+        self.ledger.is_reply_lost = is_reply_lost
+        if not dies:
+            self.ledger.end_turn(who)
+            assert self.client.get(key) is None
+
+    def _correct(self, gpu):
         self.ledger.inspect(gpu, change=True)
         _, alive, claimable, astray, *_ = self.ledger.inspect(gpu, change=False)
         assert not astray
         assert bool(alive) == (gpu in self.workers and bool(self.client.exists(self.world.key("worker", gpu))))
         assert not (claimable and gpu in self.before.claims)
+        answer = self.ledger.dispatch(gpu)
+        note(f"  {answer}")
+        assert (answer == "closed") == (not claimable)
+        now = self._picture()
+        assert (answer == "claimed") == (claimable and gpu in now.claims)
+        if answer == "idle":
+            waiting = [ticket for ticket, t in now.tickets.items() if t["state"] == "pending"]
+            assert not [ticket for ticket in waiting if self._place(gpu, ticket) is not None]
 
     def outage(self):
         """Nobody reached the server for long."""

@@ -157,7 +157,7 @@ def test_a_superseded_run_whose_worker_dies_ends_and_its_retry_runs(world):
     retry = world.hold(run=worker.run())
     world.lapse()
     assert world.ledger.reap("node:0") == "reaped"
-    assert world.states(first, retry) == ["ended", "pending"]
+    assert world.states(first, retry) == ["ended", "claimed"]
 
 
 def test_a_run_that_was_reaped_cannot_send_its_retry(world):
@@ -211,3 +211,14 @@ def test_twenty_senders_at_once_and_three_gpus_make_three_claims(world):
     popped = [world.pop(gpu) for gpu in ("node:0", "node:1", "node:2")]
     assert len({claim.ticket for claim in popped}) == 3
     assert len(world.line()) == 17
+
+
+@pytest.mark.parametrize(("forbid", "allow"), [("-publish", "+publish"), ("resetchannels", "allchannels")])
+def test_where_an_acl_forbids_to_publish_it_is_held_all_the_same(world, forbid, allow):
+    world.client.execute_command("ACL", "SETUSER", "default", forbid)
+    try:
+        later = world.held(eta_ms=world.now_ms() + 3_600_000)
+        assert world.ledger.hold(later) == "scheduled"
+    finally:
+        world.client.execute_command("ACL", "SETUSER", "default", allow)
+    assert world.state(later.ticket) == "scheduled"

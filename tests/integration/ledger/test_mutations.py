@@ -68,6 +68,17 @@ MUTATIONS = {
     "fences_stand_still": Mutation(
         "(tonumber(redis.call('GET', key('fence', gpu))) or 0) + 1, NOW)", "0, NOW - NOW % 3600000)"
     ),
+    "a_gpu_given_back_keeps_its_lease": Mutation(
+        "redis.call('DEL', key('lease', gpu))", "redis.call('PING')", only="give_back"
+    ),
+    "what_is_deferred_counts": Mutation(
+        "redis.call('HINCRBY', name, 'deliveries', -1)", "redis.call('PING')", only="defer"
+    ),
+    "what_was_deferred_stands_behind_everybody": Mutation(
+        "put_in_line(ticket, tonumber(redis.call('HGET', key('ticket', ticket), 'score') or nil))",
+        "put_in_line(ticket)",
+        only="promote",
+    ),
     "the_dead_are_alive": Mutation("return count.err ~= nil or tonumber(count[2]) > 0", "return true"),
 }
 

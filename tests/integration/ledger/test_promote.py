@@ -22,7 +22,7 @@ def test_what_is_due_enters_its_line_in_due_order_behind_who_came_before(world, 
     world.make_due(first, 1000)
     assert world.ledger.promote() == (2, 0)
     assert world.line() == [waiting, first, second]
-    assert world.client.hget(world.key("scheduled_count"), "default") == "0"
+    assert not world.client.exists(world.key("scheduled_count"))
 
 
 def test_a_free_gpu_gets_what_is_due(world, later):

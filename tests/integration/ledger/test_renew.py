@@ -145,6 +145,16 @@ def test_reaped_while_its_gpu_was_claimed_for_another_that_one_goes_back(world, 
     assert world.state(run.ticket) == "started"
 
 
+def test_reaped_claimed_elsewhere_and_deferred_there_it_is_taken_out_of_the_schedule_and_regained(world, run):
+    other = claimed_on(world, run, "node:1")
+    assert world.ledger.defer(other.pop(), 60) == "scheduled"
+    assert not world.ledger.is_lost(run)
+    assert world.ledger.renew(run) == "regained"
+    assert (world.lease(), world.state(run.ticket)) == (run.token, "started")
+    assert world.client.exists(world.key("scheduled")) == 0
+    assert world.ticket(run.ticket)["deliveries"] == "1"
+
+
 @pytest.mark.parametrize("reap", [put_back, lambda world, run: claimed_on(world, run, "node:1")])
 def test_reaped_and_a_stranger_has_the_gpu_it_is_lost(world, run, reap):
     reap(world, run)

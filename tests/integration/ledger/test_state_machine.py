@@ -17,7 +17,7 @@ def run_machine(url, scripts=None, **options):
 
 
 def test_random_operations(redis_url):
-    run_machine(redis_url, max_examples=60, stateful_step_count=40)
+    run_machine(redis_url, max_examples=55, stateful_step_count=40)
 
 
 @pytest.mark.long

@@ -129,6 +129,10 @@ class World:
         message = self.client.rpop(self.ledger.route + gpu)
         return Claim.from_header(json.loads(message)["gpulease"]) if message else None
 
+    def drained(self, gpu="node:0"):
+        """It gets nothing while the test looks at who waits."""
+        self.ledger.drain(gpu, drained=True)
+
     # what is true
 
     def ticket(self, ticket):
@@ -211,6 +215,15 @@ class World:
 
     def delete_lease(self, gpu="node:0"):
         self.client.delete(self.ledger.keys.lease(gpu))
+
+    def lose_message(self, ticket):
+        """Somebody types DEL, or the server evicts it."""
+        assert self.client.delete(self.key("message", ticket))
+
+    def lose_ticket(self, ticket):
+        """The same, of the ticket itself; which task it was of nobody knows then."""
+        self.client.srem(self.key("task", self.ticket(ticket)["task_id"]), ticket)
+        assert self.client.delete(self.key("ticket", ticket))
 
     def want(self, gpu="node:0"):
         self.client.set(self.key("want", gpu), "stranger", px=60_000)

@@ -22,6 +22,16 @@ local function lines_of(gpu)
   return lines
 end
 
+-- The ticket itself is gone: which pool it was of is not known, most likely one of this GPU's.
+local function drop_vanished(ticket, line, gpu)
+  redis.call('ZREM', line, ticket)
+  take_out(ticket)
+  for pool in pools_of(gpu) do
+    redis.call('ZREM', key('waiting', pool), ticket)
+  end
+  has_vanished(ticket)
+end
+
 -- The first ticket that has not expired, or nil. What has expired goes to its end.
 local function first_in_line(gpu)
   for _, line in ipairs(lines_of(gpu)) do
@@ -36,8 +46,8 @@ local function first_in_line(gpu)
       elseif expires_ms then
         take_out(ticket)
         mark_ending(ticket, 'expired')
-      else -- the ticket itself is gone: evicted, or deleted by hand
-        redis.call('ZREM', line, ticket)
+      else
+        drop_vanished(ticket, line, gpu)
       end
     end
   end
@@ -77,11 +87,11 @@ local function claim_next(gpu, own, seed, route)
   for _ = 1, VANISHED_PER_CALL do
     local ticket = first_in_line(gpu)
     if not ticket then
-      mark_free(gpu)
-      return 'idle'
+      break
     elseif claim_for(ticket, gpu, seed, route) then
       return 'claimed', ticket
     end
   end
+  mark_free(gpu)
   return 'idle'
 end

@@ -37,7 +37,9 @@ end
 local function unclaim(gpu, route)
   local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token')
   withdraw_message(gpu, route)
-  redis.call('HINCRBY', key('ticket', claim[1]), 'deliveries', -1)
+  if not has_vanished(claim[1]) then
+    redis.call('HINCRBY', key('ticket', claim[1]), 'deliveries', -1)
+  end
   drop_claim(gpu, claim[2])
   mark_free_if_claimable(gpu)
 end

@@ -31,18 +31,26 @@ local function put_in_line(ticket, score)
   redis.call('HSET', key('ticket', ticket), 'state', 'pending')
 end
 
+-- Not in the schedule any more; once nobody is, the count is right again, whatever vanished by hand.
+local function unschedule(ticket, pool)
+  if redis.call('ZREM', SCHEDULED, ticket) == 1 and pool then
+    redis.call('HINCRBY', SCHEDULED_COUNT, pool, -1)
+  end
+  if redis.call('EXISTS', SCHEDULED) == 0 then
+    redis.call('DEL', SCHEDULED_COUNT)
+  end
+end
+
 -- Takes a ticket out of the place where it waits: a line, or the schedule.
 local function take_out(ticket)
   local t = redis.call('HMGET', key('ticket', ticket), 'pool', 'pin', 'state')
   redis.call('ZREM', EXPIRING, ticket)
   if not t[1] then -- the ticket itself is gone: evicted, or deleted by hand
-    redis.call('ZREM', SCHEDULED, ticket)
+    unschedule(ticket)
     return
   end
   if t[3] == 'scheduled' then
-    if redis.call('ZREM', SCHEDULED, ticket) == 1 then
-      redis.call('HINCRBY', SCHEDULED_COUNT, t[1], -1)
-    end
+    unschedule(ticket, t[1])
     return
   end
   redis.call('ZREM', line_of(t[1], t[2]), ticket)

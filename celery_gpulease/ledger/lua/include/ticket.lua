@@ -17,6 +17,18 @@ local function end_ticket(ticket)
   end
 end
 
+-- Is the ticket itself gone, evicted or deleted by hand? Then what is left of it goes too, and the journal says so, once.
+local function has_vanished(ticket)
+  if redis.call('EXISTS', key('ticket', ticket)) == 1 then
+    return false
+  end
+  if not redis.call('ZSCORE', ENDED, ticket) then
+    note('vanished', ticket, '', 'the ticket is gone')
+    end_ticket(ticket)
+  end
+  return true
+end
+
 -- The end must still be written outside Redis (result backend, callbacks): a worker does that, then FINISH.
 local function mark_ending(ticket, why)
   redis.call('ZADD', ENDING, NOW, ticket)
@@ -27,6 +39,9 @@ end
 
 -- Back to the old place in the line. `delivered` says whether this delivery counts.
 local function back_to_place(ticket, gpu, why, delivered)
+  if has_vanished(ticket) then
+    return
+  end
   local name = key('ticket', ticket)
   if not delivered then
     redis.call('HINCRBY', name, 'deliveries', -1)
@@ -38,6 +53,9 @@ end
 
 -- A claim that nobody started in time: the GPU is suspect first, the message after `RETURNS_LIMIT` or three GPUs.
 local function return_unstarted(ticket, gpu)
+  if has_vanished(ticket) then
+    return
+  end
   redis.call('SADD', key('returned', ticket), gpu)
   local returns = redis.call('HINCRBY', key('ticket', ticket), 'returns', 1)
   if returns >= RETURNS_LIMIT or redis.call('SCARD', key('returned', ticket)) >= 3 then
@@ -50,7 +68,9 @@ end
 -- The run is over without an end of its own. A run that was superseded by its retry, or may run only once, ends here.
 local function return_died(ticket, gpu, why)
   local t = redis.call('HMGET', key('ticket', ticket), 'superseded', 'acks_late', 'deliveries', 'limit')
-  if t[1] then
+  if has_vanished(ticket) then
+    return
+  elseif t[1] then
     note('superseded', ticket, gpu, why)
     end_ticket(ticket)
   elseif t[2] == '0' or tonumber(t[3]) >= tonumber(t[4] or 3) then

@@ -1,4 +1,4 @@
-"""The post: what one worker knows of its GPU and of the run on it."""
+"""What one worker knows of its GPU, and of what it runs there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Duty:
+class Execution:
     """A run that this worker answers for, from START until its ticket is ended or given back.
 
     Attributes:
@@ -42,11 +42,11 @@ class Duty:
     unknown_since: float | None = None
 
 
-class Post:
-    """One worker's GPU, pools and presence, and the duties that it has now.
+class GPUWorker:
+    """One worker's GPU, pools and presence, and the executions that it has now.
 
-    There is one duty at a time but for a moment: the next task may start while the end of the last is settled. The
-    event loop takes and ends duties, the heartbeat's thread settles them with the ledger.
+    There is one execution at a time but for a moment: the next task may start while the end of the last is settled.
+    The event loop begins and ends executions, the heartbeat's thread settles them with the ledger.
     """
 
     def __init__(self, ledger: Ledger, device: Device, pools: tuple[str, ...], worker: str) -> None:
@@ -55,19 +55,19 @@ class Post:
         self.is_cold = False  # the worker stops, and ends what it runs
         self.rate_limits = RateLimits()
         self.wake_heartbeat: Callable[[], None] = lambda: None  # there is no heartbeat before the fork
-        self._duties: dict[str, Duty] = {}
+        self._executions: dict[str, Execution] = {}
 
-    def duties(self) -> list[Duty]:
+    def executions(self) -> list[Execution]:
         """What this worker answers for, oldest first."""
-        return list(self._duties.values())
+        return list(self._executions.values())
 
     def is_running(self) -> bool:
         """Does this worker answer for a run?"""
-        return bool(self._duties)
+        return bool(self._executions)
 
-    def take(self, claim: Claim, request: Any) -> None:
+    def begin(self, claim: Claim, request: Any) -> None:
         """A ticket has started here."""
-        self._duties[claim.token] = Duty(claim, request)
+        self._executions[claim.token] = Execution(claim, request)
 
     def end(self, claim: Claim, why: str | None = None, *, counted: bool = True, pid: int | None = None) -> None:
         """A run is over, as far as the event loop knows.
@@ -80,25 +80,25 @@ class Post:
             counted: Does it count as a delivery?
             pid: The process that must be gone before the GPU is free.
         """
-        duty = self._duties.get(claim.token)
-        if duty is None:
+        execution = self._executions.get(claim.token)
+        if execution is None:
             return
         if why is None and board.is_released(claim.fence):
-            self.settled(duty)
+            self.settled(execution)
             return
-        duty.end, duty.is_counted, duty.pid, duty.is_over = why, counted, pid, True
+        execution.end, execution.is_counted, execution.pid, execution.is_over = why, counted, pid, True
         self.wake_heartbeat()
 
-    def settled(self, duty: Duty) -> None:
+    def settled(self, execution: Execution) -> None:
         """The ledger knows of the end."""
-        self._duties.pop(duty.claim.token, None)
+        self._executions.pop(execution.claim.token, None)
 
 
 #: Of this process (and, after the fork, of its children); None in a process that serves no GPU.
-post: Post | None = None
+current: GPUWorker | None = None
 
 
-def set_post(one: Post | None) -> None:
-    """This process serves a GPU from now on, or none."""
-    global post  # noqa: PLW0603
-    post = one
+def set_current(one: GPUWorker) -> None:
+    """This process serves a GPU from now on."""
+    global current  # noqa: PLW0603
+    current = one

@@ -1,0 +1,99 @@
+"""A server that cannot serve now is LedgerUnavailable, whatever it answers; a mistake of ours is not."""
+
+import pytest
+import redis
+
+from celery_gpulease.embedded import EmbeddedServer, free_port
+from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.ledger import Ledger
+from celery_gpulease.settings import Settings
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def redis_url(own_server):
+    """Each of these spoils its server."""
+    return own_server.url
+
+
+@pytest.fixture
+def run(world):
+    """A job that runs when the trouble begins."""
+    world.hold()
+    worker = world.join()
+    worker.claim()
+    return worker.run()
+
+
+def refuses(world, code):
+    with pytest.raises(LedgerUnavailable, match=f"hold: .*{code}"):
+        world.hold()
+
+
+def test_a_full_server_takes_nothing_new_and_what_runs_ends_well(world, run):
+    world.age(left_ms=10_000)
+    world.client.config_set("maxmemory-policy", "noeviction")
+    world.client.config_set("maxmemory", "1")
+    refuses(world, "OOM|maxmemory")
+    assert world.ledger.renew(run) == "renewed"
+    assert world.lease_ms() > 29_000
+    assert world.ledger.release(run) == "released"
+    assert (world.state(run.ticket), world.lease()) == ("ended", None)
+
+
+def test_a_replica(world, run):
+    world.client.replicaof("127.0.0.1", free_port())
+    refuses(world, "READONLY|read only")
+    with pytest.raises(LedgerUnavailable, match="renew: "):
+        world.ledger.renew(run)
+    assert world.ledger.is_reachable()
+    world.client.replicaof("NO", "ONE")
+    assert world.ledger.renew(run) == "renewed"
+
+
+def test_a_master_without_enough_replicas(world):
+    world.client.config_set("min-replicas-to-write", 1)
+    refuses(world, "NOREPLICAS")
+
+
+def test_a_server_that_a_script_keeps_busy(world):
+    world.client.config_set("lua-time-limit", 1)
+    rude = redis.Redis.from_url(world.ledger.settings.redis_url).connection_pool.get_connection()
+    rude.send_command("EVAL", "while true do end", 0)
+    wait_until(lambda: not world.ledger.is_reachable(), 5, "the server to be busy")
+    refuses(world, "BUSY")
+    world.client.script_kill()
+    wait_until(world.ledger.is_reachable, 5, "the server to serve again")
+    rude.disconnect()
+    world.hold()
+
+
+@pytest.fixture
+def unsaving(server_binary, tmp_path):
+    """A server whose snapshots fail, and which then refuses to write."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    options = ("--dir", str(folder), "--save", "3600 1", "--stop-writes-on-bgsave-error", "yes")
+    with EmbeddedServer(*options, binary=server_binary) as server, redis.Redis.from_url(server.url) as client:
+        folder.rmdir()
+        client.bgsave()
+        wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", 5, "its snapshot to fail")
+        yield server
+        client.config_set("save", "")  # else it would not stop
+
+
+def test_a_server_that_cannot_save(unsaving, world):
+    ledger = Ledger(Settings(redis_url=unsaving.url))
+    with pytest.raises(LedgerUnavailable, match=r"hold: .*MISCONF"):
+        ledger.hold(world.held())
+    assert ledger.agenda().lapsed == []
+    ledger.client.close()
+
+
+def test_a_mistake_of_ours_is_raised_as_it_is(world):
+    world.client.set(world.key("scheduled"), "no zset")
+    try:
+        with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE"):
+            world.ledger.promote()
+    finally:
+        world.client.delete(world.key("scheduled"))
