@@ -43,6 +43,15 @@ def test_run_eagerly_or_called_as_a_function_a_task_has_no_lease():
 
     assert look(1) == (None, None, None, False, False, 1)
     assert look.apply((2,)).get() == (None, None, None, False, True, 2)
+
+
+def test_with_task_always_eager_nothing_of_redis_is_needed():
+    app = Celery("eager", broker="memory://", backend="cache+memory://", set_as_current=False)
     app.conf.task_always_eager = True
-    # it needs no Redis
-    assert look.apply((3,)).get()[:4] == (None, None, None, False)
+    GPULease(app)
+
+    @app.task(base=GPUTask, bind=True, shared=False)
+    def look(self, x):
+        return self.gpu.id, x
+
+    assert look.delay(3).get() == (None, 3)

@@ -43,6 +43,7 @@ def test_the_heartbeat_is_a_third_of_the_ttl_unless_it_is_set():
         ("on_lease_lost", "kill"),
         ("key_prefix", "gpu"),
         ("key_prefix", "g pu:"),
+        ("key_prefix", "gpu*:"),
         ("redis_url", "http://one"),
         ("redis_url", ""),
         ("redis_options", "master"),
@@ -52,7 +53,7 @@ def test_the_heartbeat_is_a_third_of_the_ttl_unless_it_is_set():
     ],
 )
 def test_a_wrong_value_is_refused_by_the_settings_name(name, value):
-    with pytest.raises(ConfigurationError, match=f"gpulease_{name}" if name != "host" else "no de"):
+    with pytest.raises(ConfigurationError, match=f"gpulease_{name}"):
         settings_of(**{name: value})
 
 
@@ -90,6 +91,8 @@ def test_leases_live_where_the_broker_is_else_where_results_are():
         (["rediss://a"], ["rediss://a"]),
         ("sentinel://a:1;sentinel://b:2", ["sentinel://a:1;sentinel://b:2"]),
         ("redis+socket:///run/r.sock?virtual_host=2", ["unix:///run/r.sock?db=2"]),
+        ("rediss://a?ssl_cert_reqs=CERT_REQUIRED", ["rediss://a?ssl_cert_reqs=required"]),
+        ([], []),
         ("amqp://x", []),
         (None, []),
     ],

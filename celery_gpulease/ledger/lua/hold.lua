@@ -42,7 +42,8 @@ if tonumber(eta_ms) > NOW then
   end
   supersede_run()
   note('scheduled', ticket, '', pool)
-  if not next_due or tonumber(eta_ms) < tonumber(next_due) then -- one listener must wake earlier than it thinks; an ACL may refuse
+  -- one listener must wake earlier than it thinks; an ACL may refuse that
+  if not next_due or tonumber(eta_ms) < tonumber(next_due) then
     redis.pcall('PUBLISH', key('here', redis.call('HGET', PULSE, 'gpu') or ''), 'due')
   end
   return { 'scheduled' }

@@ -33,7 +33,7 @@ if not state then
   if redis.call('ZSCORE', ENDED, ticket) then
     return { 'ended' }
   end
-  if lease == token or (not lease and not redis.call('ZSCORE', GPUS, gpu)) then -- FLUSHDB: the lease is all that is left
+  if lease == token or (not lease and not redis.call('ZSCORE', GPUS, gpu)) then -- FLUSHDB: only the lease is left
     redis.call('SET', key('lease', gpu), token, 'PX', ttl_ms)
     return { 'flushed' }
   end

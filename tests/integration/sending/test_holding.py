@@ -228,6 +228,11 @@ def test_without_redis_delay_raises_ledger_unavailable_after_the_retries():
     assert isinstance(caught.value, OperationalError)
 
 
+def test_a_policy_that_names_only_a_part_is_celerys_own_with_that_part(redis_url, held):
+    gpu_app(redis_url, task_publish_retry_policy={"interval_max": 1}).add.apply_async((1, 2), ignore_result=True)
+    assert len(held()) == 1
+
+
 def test_a_send_survives_a_restart_of_redis_within_its_retries(own_server):
     app = gpu_app(own_server.url)
     app.add.apply_async((1, 2), ignore_result=True)

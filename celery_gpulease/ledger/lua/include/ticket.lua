@@ -17,7 +17,7 @@ local function end_ticket(ticket)
   end
 end
 
--- Is the ticket itself gone, evicted or deleted by hand? Then what is left of it goes too, and the journal says so, once.
+-- Is the ticket itself gone, evicted or deleted by hand? Then the rest of it goes too, and the journal says so once.
 local function has_vanished(ticket)
   if redis.call('EXISTS', key('ticket', ticket)) == 1 then
     return false
