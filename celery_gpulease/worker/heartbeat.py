@@ -75,7 +75,9 @@ class Heartbeat(Loop):
         running = next((execution.claim for execution in executions if not execution.is_over), None)
         gpu_worker, ledger = self._gpu_worker, self._gpu_worker.ledger
         answer = ledger.report(gpu_worker.device.id, gpu_worker.presence, running, self._settings.lease_ttl / 2)
-        if answer == "unregistered":
+        if answer == "unregistered":  # FLUSHDB: what runs keeps its GPU before the join offers it to others
+            for execution in executions:
+                self._renew(execution)
             ledger.join(gpu_worker.device, gpu_worker.pools, gpu_worker.presence)
         elif answer == "taken":
             self._on_taken()

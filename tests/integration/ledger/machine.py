@@ -184,19 +184,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(
         what=st.sampled_from(
-            [
-                "promote",
-                "agenda",
-                "end",
-                "end_dies",
-                "reconcile",
-                "reconcile_dies",
-                "report",
-                "reap",
-                "claim",
-                "pop",
-                "old_hold",
-            ]
+            ["promote", "agenda", "end", "end_dies", "reconcile", "report", "reap", "claim", "pop", "old_hold"]
         ),
         gpu=gpus,
         which=some,
@@ -209,8 +197,7 @@ class LedgerMachine(RuleBasedStateMachine):
             "agenda": self.agenda,
             "end": lambda: self.end(is_reply_lost, dies_first=False),
             "end_dies": lambda: self.end(is_reply_lost, dies_first=True),
-            "reconcile": lambda: self.reconcile(gpu, is_reply_lost, dies=False),
-            "reconcile_dies": lambda: self.reconcile(gpu, is_reply_lost, dies=True),
+            "reconcile": lambda: self.reconcile(gpu, is_reply_lost, dies=which % 4 == 1),
             "report": lambda: self.report(gpu, is_reply_lost),
             "reap": lambda: self.reap(gpu, is_reply_lost),
             "claim": lambda: self.claim(gpu, is_reply_lost),
@@ -299,7 +286,8 @@ class LedgerMachine(RuleBasedStateMachine):
         """The network delivers an old HOLD once more."""
         if not self.tasks:
             return
-        task = self._pick(list(self.tasks.values()), which)
+        ended = [ticket for ticket in self.tasks if ticket in self.before.ended]
+        task = self.tasks[self._pick(ended if ended and which % 2 == 0 else list(self.tasks), which // 2)]
         before = self.world.everything()
         assert self.ledger.hold(task.held) == "known"
         assert self.world.everything() == before
@@ -359,15 +347,27 @@ class LedgerMachine(RuleBasedStateMachine):
             self.claims.append(claim)
         return claim
 
-    @rule(gpu=gpus, acks_late=st.sampled_from([True, True, True, False]), is_reply_lost=repeats)
-    def serve(self, gpu, acks_late, is_reply_lost):
-        """What a worker does when all is well."""
+    @rule(
+        gpu=gpus,
+        acks_late=st.sampled_from([True, True, True, False]),
+        meets=st.sampled_from(["", "", "", "", "a rate limit", "a stranger"]),
+        is_reply_lost=repeats,
+    )
+    def serve(self, gpu, acks_late, is_reply_lost, *, meets=""):
+        """What a worker does, mostly when all is well."""
         if gpu not in self.workers:
             return
         self.claim(gpu, is_reply_lost)
         self.before = self._check()
-        if claim := self._pop(gpu):
-            self._start(claim, acks_late, is_reply_lost)
+        if not (claim := self._pop(gpu)):
+            return
+        if meets == "a rate limit":
+            self._defer(claim, is_reply_lost)
+            return
+        if meets == "a stranger":
+            self.lease_lapses_and_a_stranger_takes(gpu)
+            self.before = self._check()
+        self._start(claim, acks_late, is_reply_lost)
 
     @precondition(lambda self: self.claims)
     @rule(which=some, acks_late=st.booleans(), is_reply_lost=repeats)
@@ -464,6 +464,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.may_end.add(ticket)
             self.must_end.add(ticket)
             assert answer == ("ended" if is_reply_lost else "released")
+            if is_reply_lost:  # such a network delivers its HOLD once more, too
+                assert self.ledger.hold(self.tasks[ticket].held) == "known"
         else:
             assert answer in ("ended", "lost")
 
@@ -498,10 +500,11 @@ class LedgerMachine(RuleBasedStateMachine):
         assert not is_current or self.world.lease(claim.gpu) != claim.token
 
     def defer(self, which, is_reply_lost):
-        """A worker may not start yet what it popped; its place in the line is kept."""
-        if not self.claims:
-            return
-        claim = self._pick(self.claims, which)
+        """A rate limit meets any message that was ever popped, most of them long stale."""
+        if self.claims:
+            self._defer(self._pick(self.claims, which), is_reply_lost)
+
+    def _defer(self, claim, is_reply_lost):
         t = self.before.tickets.get(claim.ticket, {})
         is_mine = t.get("state") == "claimed" and t["token"] == claim.token
         self.ledger.is_reply_lost = is_reply_lost
@@ -747,6 +750,9 @@ class LedgerMachine(RuleBasedStateMachine):
         def came_in(ticket):
             return "score" in now.tickets.get(ticket, {}) or ticket in now.ended
 
+        for ticket in now.tickets.keys() & before.tickets.keys():
+            score = before.tickets[ticket].get("score")
+            assert score in (None, now.tickets[ticket].get("score")), f"{ticket} has lost its place"
         fresh = [ticket for ticket, task in self.tasks.items() if not task.arrival and came_in(ticket)]
         due = {ticket: int(before.tickets.get(ticket, {}).get("eta_ms", 0)) for ticket in fresh}
         for ticket in sorted(fresh, key=lambda one: (due[one], int(one[1:]))):
