@@ -106,7 +106,7 @@ class GPUStep(bootsteps.StartStopStep):
     def close(self, _worker: Any) -> None:
         """The worker stops: no claim from now on, and what was not started goes back; what runs keeps its lease."""
         self._listener.stop()
-        self._trying(self.gpu_worker.ledger.close, self.gpu_worker.device.id, self.gpu_worker.presence)
+        self._trying(self.gpu_worker.close)
 
     def stop(self, _worker: Any) -> None:
         """Nothing here: the pool ends after this step, and the lease is kept until then (`_leave`)."""
@@ -193,7 +193,7 @@ def join(gpu_worker: GPUWorker) -> None:
     """
     first: list[str] | None = None
     while True:
-        word, *other = gpu_worker.ledger.join(gpu_worker.device, gpu_worker.pools, gpu_worker.presence)
+        word, *other = gpu_worker.join()
         if word == "joined":
             return
         if word == "named":

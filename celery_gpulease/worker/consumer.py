@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.imports import symbol_by_name
+from celery.utils.log import get_logger
 from celery.worker.consumer import Consumer
 
 from celery_gpulease.model import HEADER, Claim
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_gpulease.worker.gpu_worker import GPUWorker
+
+logger = get_logger(__name__)
 
 
 def gpu_consumer(
@@ -81,6 +84,20 @@ class GPUConsumer(Consumer):
             self.gpu_worker.end(claim)
 
     # its own life
+
+    def cancel_task_queue(self, queue: str) -> None:
+        """`control.cancel_consumer`: who does not consume its GPU's queue must not be given work."""
+        super().cancel_task_queue(queue)
+        if queue == self.gpu_worker.device.queue:
+            self.gpu_worker.close()
+
+    def add_task_queue(self, queue: str, *args: Any, **options: Any) -> None:
+        """`control.add_consumer`: work again. Another queue than its GPU's is refused."""
+        if queue != self.gpu_worker.device.queue:
+            logger.error("A GPU's worker consumes the queue of its GPU and no other: %s is left alone", queue)
+            return
+        super().add_task_queue(queue, *args, **options)
+        self.gpu_worker.join()
 
     def on_ready(self) -> None:
         """Celery calls this when it consumes, at its start and after each loss of the connection."""

@@ -57,6 +57,14 @@ class GPUWorker:
         self.wake_heartbeat: Callable[[], None] = lambda: None  # there is no heartbeat before the fork
         self._executions: dict[str, Execution] = {}
 
+    def join(self) -> list[str]:
+        """Registers the GPU and this worker's presence; see `Ledger.join`."""
+        return self.ledger.join(self.device, self.pools, self.presence)
+
+    def close(self) -> None:
+        """No new work from now on, and what was not started goes back."""
+        self.ledger.close(self.device.id, self.presence)
+
     def executions(self) -> list[Execution]:
         """What this worker answers for, oldest first."""
         return list(self._executions.values())

@@ -78,7 +78,7 @@ class Heartbeat(Loop):
         if answer == "unregistered":  # FLUSHDB: what runs keeps its GPU before the join offers it to others
             for execution in executions:
                 self._renew(execution)
-            ledger.join(gpu_worker.device, gpu_worker.pools, gpu_worker.presence)
+            gpu_worker.join()
         elif answer == "taken":
             self._on_taken()
 

@@ -151,11 +151,18 @@ class GPURequest(Request):
             logger.error("%s: its process died under it: %s", self, error)
             self._end_unstored(error, f"its process died: {error}")
         else:
-            super().on_failure(exc_info, send_failed_event, return_ok)
-            if self._is_rejected:
-                self._end_after(error, "rejected", counted=False)
-            else:
-                self._end_after(error)
+            self._end_as_celery(error, exc_info, send_failed_event, return_ok)
+
+    def _end_as_celery(self, error: BaseException, *how: Any) -> None:
+        try:
+            super().on_failure(*how)
+        except BaseException:  # the result backend is away: without its end stored, the task has none
+            self._end_after(error, "its end could not be stored")
+            raise
+        if self._is_rejected:
+            self._end_after(error, "rejected", counted=False)
+        else:
+            self._end_after(error)
 
     def _end_unstored(self, error: BaseException, why: str | None = None, *, counted: bool = True) -> None:
         task_ready(self)
@@ -206,9 +213,10 @@ class GPURequest(Request):
 
 def _then_end(on_success: Any) -> Any:
     def on_success_then_end(self: Any, result: Any, **options: Any) -> Any:
-        answer = on_success(self, result, **options)
-        if not result[0]:  # else on_failure has seen it
-            self.end_well()
-        return answer
+        try:
+            return on_success(self, result, **options)
+        finally:
+            if not result[0]:  # else on_failure has seen it
+                self.end_well()
 
     return on_success_then_end

@@ -9,7 +9,7 @@ from celery import Celery
 from celery_gpulease import LeaseLost
 from celery_gpulease.embedded import EmbeddedServer
 from tests.faults.conftest import world_on
-from tests.faults.world import HEARTBEAT, HOST, SOON, TTL, frozen, kill, now
+from tests.faults.world import HEARTBEAT, HOST, LONG, SOON, TTL, frozen, kill, now
 from tests.waiting import wait_until
 
 
@@ -397,3 +397,35 @@ def test_while_redis_is_away_for_two_ttl_what_runs_goes_on_and_ends_once(server_
         world.succeeds(*tasks, *waiting)
         assert [len(world.runs(task)) for task in tasks] == [1, 1]
         world.rest()
+
+
+def test_who_is_told_not_to_consume_is_given_no_work(world):
+    worker = world.worker(0)
+    queue = f"gpu.{HOST}:0"
+    world.app.control.cancel_consumer(queue, reply=True, timeout=5)
+    task = world.send("add", 1, 2)
+    worker.wait_for_log("Canceling queue")
+    assert world.row(0)["state"] == "offline"
+    assert not world.client.exists(f"gpu:claim:{HOST}:0")
+    world.app.control.add_consumer("other", reply=True, timeout=5)
+    assert "other is left alone" in worker.log
+    world.app.control.add_consumer(queue, reply=True, timeout=5)
+    world.succeeds(task)
+
+
+def test_where_the_result_backend_is_away_the_gpu_goes_on_and_the_end_comes_later(world, own_server):
+    conf = {
+        **world.conf,
+        "result_backend": own_server.url,
+        "result_backend_transport_options": {"retry_policy": {"max_retries": 0}},
+        "redis_retry_on_timeout": False,
+    }
+    world.worker(0, TEST_CONF=json.dumps(conf))
+    task = world.app.send_task("proj.wait_for", ("never",), pool="default", time_limit=2).id
+    world.started(task)
+    own_server.kill()
+    wait_until(lambda: "could not be stored" in world.story(task), LONG, "the end to fail")
+    own_server.start()
+    with Celery("reader", backend=own_server.url, set_as_current=False) as reader:
+        wait_until(lambda: reader.AsyncResult(task).state == "FAILURE", LONG, "the end")
+    wait_until(lambda: not world.lease(0), SOON, "the GPU to be free")

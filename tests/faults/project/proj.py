@@ -15,8 +15,8 @@ from celery_gpulease import GPULease, GPUTask
 JOURNAL = Path(os.environ["TEST_JOURNAL"])
 URL = os.environ["TEST_URL"]
 
-app = Celery("proj", broker=URL, backend=URL)
-app.conf.update(json.loads(os.environ["TEST_CONF"]))
+app = Celery("proj", broker=URL)
+app.conf.update({"result_backend": URL, **json.loads(os.environ["TEST_CONF"])})
 GPULease(app)
 
 
