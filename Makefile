@@ -34,7 +34,7 @@ bench: .venv/dev.stamp  ## print the performance table
 	$(BIN)/python -m tests.benchmarks
 
 clean:  ## remove all that was made here
-	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist celerybeat-schedule* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:

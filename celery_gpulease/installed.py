@@ -49,8 +49,8 @@ class Installation:
         brokers = redis_urls(conf.broker_write_url)
         if not brokers or not is_same_server(brokers[0], self.settings.redis_url):
             message = (
-                f"gpulease_redis_url: the leases must live in the broker's own Redis database, and the broker is "
-                f"{self.app.connection_for_write().as_uri()}; leave the setting out, or make broker_url the same"
+                "broker_url, gpulease_redis_url: for now the broker must be the Redis database where the leases live, "
+                f"and is {self.app.connection_for_write().as_uri()}; make it so, and leave gpulease_redis_url out"
             )
             raise ConfigurationError(message)
         return Ledger(self.settings, conf.broker_transport_options.get("global_keyprefix", ""))

@@ -18,7 +18,7 @@ RECONCILE_TASK: Final = "celery_gpulease.reconcile"
 PRIORITIES: Final = range(256)
 
 _POOL = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_GPU = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_GPU = re.compile(r"[A-Za-z0-9_.-]{1,100}:[0-9]{1,4}|(GPU|MIG)-[A-Za-z0-9-]{1,100}")
 
 
 def check_pool(name: object) -> str:

@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 import socket
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -50,7 +51,7 @@ def read_settings(conf: Any, environ: Mapping[str, str] = os.environ) -> Setting
     heartbeat = _seconds(conf, "heartbeat_interval", ttl / 3)
     if heartbeat > ttl / 2:
         raise _wrong("heartbeat_interval", heartbeat, f"at most half of gpulease_lease_ttl, here {ttl / 2:g} seconds")
-    return Settings(
+    settings = Settings(
         redis_url=_redis_url(conf),
         redis_options=_checked(conf, "redis_options", {}, _is_mapping, "a dict of options for the Redis client"),
         key_prefix=_checked(
@@ -66,6 +67,8 @@ def read_settings(conf: Any, environ: Mapping[str, str] = os.environ) -> Setting
         metrics_port=_checked(conf, "metrics_port", None, _is_port, "a port's number, or None"),
         on_lease_lost=_choice(conf, "on_lease_lost", "terminate", "warn"),
     )
+    _warn_of_idle(settings)
+    return settings
 
 
 def redis_urls(url: object) -> list[str]:
@@ -115,6 +118,12 @@ def _refuse_unknown(conf: Any) -> None:
             hint = f"; did you mean {near[0]}?" if near else ""
             message = f"{name} is no setting of celery_gpulease{hint}"
             raise ConfigurationError(message)
+
+
+def _warn_of_idle(settings: Settings) -> None:
+    for name in ("track_held", "metrics_port"):
+        if getattr(settings, name):
+            warnings.warn(f"{PREFIX}{name} has no effect yet in this version", UserWarning, stacklevel=2)
 
 
 def _checked(conf: Any, name: str, default: Any, is_right: Callable[[Any], bool], wanted: str) -> Any:

@@ -6,12 +6,16 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from celery.utils.log import get_logger
+
 from celery_gpulease.ledger.ledger import Closed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_gpulease.ledger import Ledger
+
+logger = get_logger(__name__)
 
 #: Redis takes a key for expired one millisecond after its deadline.
 TOUCH_AFTER: Final = 0.001
@@ -59,4 +63,7 @@ class Dispatcher:
 
     def _reap(self, gpu: str) -> bool:
         is_own = gpu == self.gpu and self.is_running()  # its run takes the lease back
-        return not is_own and self.ledger.reap(gpu) == "reaped"
+        if is_own or self.ledger.reap(gpu) != "reaped":
+            return False
+        logger.warning("The lease of GPU %s has lapsed: its worker is gone, and its task goes back or ends", gpu)
+        return True

@@ -62,9 +62,9 @@ class Keys:
         """The channel that wakes the worker of a GPU."""
         return f"{self.prefix}here:{gpu}"
 
-    def lease_channel(self, gpu: str, database: int) -> str:
-        """The channel on which Redis says what happens to the lease of a GPU."""
-        return f"__keyspace@{database}__:{self.lease(gpu)}"
+    def want(self, gpu: str) -> str:
+        """A foreign program's wish for a GPU; other programs rely on this name."""
+        return f"{self.prefix}want:{gpu}"
 
     def named(self, kind: str, name: str = "") -> str:
         """A key of this kind, `pending:<pool>` say, or one without a name, `scheduled`."""

@@ -40,13 +40,16 @@ class Subscription:
             decode_responses=False,
         )
         database = int(self._client.connection_pool.connection_kwargs.get("db") or 0)
-        self._lease_channel = ledger.keys.lease_channel(gpu, database).encode()
+        keys = (ledger.keys.lease(gpu), ledger.keys.want(gpu))
+        self._key_channels = [f"__keyspace@{database}__:{key}".encode() for key in keys]
         self._here = ledger.keys.here(gpu).encode()
         self._pubsub: PubSub | None = None
         self._heard = self._pinged = 0.0
 
     def wait(self, seconds: float) -> str | None:
-        """What happened: 'subscribed', 'lease' (its key vanished), a word from `here`, or None after `seconds`.
+        """What happened within `seconds`, or None.
+
+        'subscribed', 'lease' (the lease's key vanished, or a wish's), or a word from `here`.
 
         Raises:
             LedgerUnavailable: The connection is gone; the next call makes another one.
@@ -72,7 +75,7 @@ class Subscription:
 
     def _subscribe(self) -> None:
         self._pubsub = self._client.pubsub()
-        self._pubsub.subscribe(self._lease_channel, self._here)
+        self._pubsub.subscribe(*self._key_channels, self._here)
         self._heard = self._pinged = time.monotonic()
 
     def _next(self, seconds: float) -> str | None:

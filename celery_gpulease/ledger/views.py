@@ -118,10 +118,12 @@ def _now_ms(ledger: Ledger) -> int:
 
 def _gpu_row(found: list[Any]) -> GPURow:
     (gpu, pools, presence, alive, lease, ttl_ms, ticket, token, claim_state, held_ms, fence, task_id, task, closed,
-     quarantine, *_) = found  # fmt: skip
+     quarantine, wish) = found  # fmt: skip
     worker = json.loads(presence)["worker"] if presence else None
     is_ours = lease is not None and lease == token
     state, reason = _state(alive=bool(alive), lease=lease, is_ours=is_ours, closed=closed, quarantine=quarantine)
+    if state == "free" and wish is not None:
+        reason = f"wanted by {wish}"
     runs = is_ours or claim_state == "tail"
     return GPURow(
         id=gpu,
@@ -182,12 +184,16 @@ def _pending_row(ledger: Ledger, ticket: str, now: int, position: int | None, re
 
 
 def _why_pool_waits(pool: str, gpus: list[GPURow]) -> str:
-    states = sorted({gpu.state for gpu in gpus if pool in gpu.pools})
+    states = sorted({_shown(gpu) for gpu in gpus if pool in gpu.pools})
     if not states:
         return f"no GPU serves pool {pool!r}"
     return f"every GPU of pool {pool!r} is " + " or ".join(states)
 
 
 def _why_gpu_waits(name: str, gpus: list[GPURow]) -> str:
-    states = [gpu.state for gpu in gpus if gpu.id == name]
-    return f"pinned to {name}, which is " + (states[0] if states else "not registered")
+    states = [_shown(gpu) for gpu in gpus if gpu.id == name]
+    return f"pinned to {name}, which " + (f"is {states[0]}" if states else "no worker has ever served")
+
+
+def _shown(gpu: GPURow) -> str:
+    return gpu.reason if gpu.state == "free" and gpu.reason else gpu.state

@@ -73,11 +73,14 @@ def pending(ledger: Ledger, *, is_json: bool) -> None:
     if is_json:
         print_json([asdict(row) for row in rows])
         return
-    heads = ("POOL", "POSITION", "PRIORITY", "AGE", "TASK", "REASON")
-    print_table(heads, (
+    cells = [
         (row.pool, row.position, row.priority, seconds(row.age_seconds), task_of(row.task, row.task_id), row.reason)
         for row in rows
-    ))  # fmt: skip
+    ]
+    if not cells:
+        click.echo("nobody waits")
+        return
+    print_table(("POOL", "POSITION", "PRIORITY", "AGE", "TASK", "REASON"), cells)  # fmt: skip
 
 
 @command

@@ -55,7 +55,7 @@ def reconcile(ledger: Ledger, who: str, *, age: float = 0.0, change: bool = True
     finally:
         if change:
             ledger.end_turn(who)
-    for one in found:
+    for one in found if change else ():
         logger.warning("Reconciled %s", one)
     return found
 

@@ -34,16 +34,17 @@ def destination(app: Any, name: str, headers: dict[str, Any], options: dict[str,
     header = (options.get("headers") or headers).get(HEADER) or headers.get(HEADER)
     task = app.tasks.get(name)
     is_known = isinstance(task, GPUTask) or header is not None
-    is_named = task is None and any((routed, options.get("pool"), options.get("gpu")))
+    is_named = task is None and any(one is not None for one in (routed, options.get("pool"), options.get("gpu")))
     if not (is_known or is_named):
         return None
     header = header or {}
-    pool = options.pop("pool", None) or header.get("pool") or routed or getattr(task, "pool", None)
-    pin = options.pop("gpu", None) or header.get("pin")
+    asked_pool, asked_pin = options.pop("pool", None), options.pop("gpu", None)
+    pool = asked_pool if asked_pool is not None else header.get("pool") or routed or getattr(task, "pool", DEFAULT_POOL)
+    pin = asked_pin if asked_pin is not None else header.get("pin")
     _warn_of_queue(app, name, options.pop("queue", None))
     for ignored in ("exchange", "routing_key", "exchange_type"):
         options.pop(ignored, None)
-    return Destination(check_pool(pool or DEFAULT_POOL), check_gpu(pin) if pin else "")
+    return Destination(check_pool(pool), "" if pin is None else check_gpu(pin))
 
 
 def _warn_of_queue(app: Any, name: str, queue: Any) -> None:

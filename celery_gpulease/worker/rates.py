@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from celery.utils.time import rate
-from kombu.utils.limits import TokenBucket
 
-
-@dataclass
-class _Limit:
-    """One task's bucket, and the slot that was promised last, on the monotonic clock."""
-
-    text: Any
-    bucket: TokenBucket
-    last_slot: float = 0.0
+#: Seconds after which a promise is forgotten: its ticket started elsewhere, or ended.
+FORGOTTEN_AFTER: Final = 600.0
 
 
 class RateLimits:
-    """The buckets of one worker, by task: as in Celery, a rate limit is each worker's own."""
+    """The rates of one worker, by task: as in Celery, a rate limit is each worker's own.
+
+    Each task that must wait is promised a slot of its own, in the order of asking, and starts in it when it comes back.
+    Times are of the monotonic clock.
+    """
 
     def __init__(self) -> None:
-        self._limits: dict[str, _Limit] = {}
+        self._next_slot: dict[str, float] = {}
+        self._promised: dict[str, float] = {}
 
-    def seconds_until(self, task: Any) -> float:
-        """Takes a token for a task that may start now, and answers 0; else the seconds until its slot.
-
-        Each task that must wait gets a slot of its own, so that they do not all come back for one token.
-        """
-        text = getattr(task, "rate_limit", None)
-        per_second = rate(text) if text else 0
+    def seconds_until(self, task: Any, ticket: str) -> float:
+        """Takes a slot: 0 for a task that may start now, else the seconds until its own."""
+        limit = getattr(task, "rate_limit", None)
+        per_second = rate(limit) if limit else 0
         if not per_second:
             return 0.0
-        limit = self._limits.get(task.name)
-        if limit is None or limit.text != text:  # new, or changed by remote control
-            limit = self._limits[task.name] = _Limit(text, TokenBucket(per_second, capacity=1))
-        if limit.bucket.can_consume():
-            return 0.0
         now = time.monotonic()
-        limit.last_slot = max(now + limit.bucket.expected_time(), limit.last_slot + 1 / per_second)
-        return limit.last_slot - now
+        slot = self._promised.pop(ticket, None)
+        if slot is None:
+            slot = max(now, self._next_slot.get(task.name, 0.0))
+            self._next_slot[task.name] = slot + 1 / per_second
+        if slot <= now:
+            return 0.0
+        self._forget(now)
+        self._promised[ticket] = slot
+        return slot - now
+
+    def _forget(self, now: float) -> None:
+        for ticket in [ticket for ticket, slot in self._promised.items() if slot < now - FORGOTTEN_AFTER]:
+            del self._promised[ticket]

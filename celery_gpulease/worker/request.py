@@ -102,7 +102,7 @@ class GPURequest(Request):
             if self.claim is None:  # it came past the ledger
                 hold_again(self, pin="" if isinstance(self.task, GPUTask) else self.gpu_worker.device.id)
                 return False
-            if seconds := self.gpu_worker.rate_limits.seconds_until(self.task):
+            if seconds := self.gpu_worker.rate_limits.seconds_until(self.task, self.claim.ticket):
                 self.gpu_worker.ledger.defer(self.claim, seconds)
                 return False
             self._is_started = self._ask_to_start(self.claim)

@@ -339,8 +339,9 @@ def test_a_rate_limited_task_holds_no_lease_while_it_waits(world):
     limited = [world.send("limited") for _ in range(4)]
     others = [world.send("add", 1, 2) for _ in range(4)]
     world.succeeds(*others, *limited)
-    starts = [run.start for run in world.runs() if run.task in limited]
-    assert starts[-1] - starts[0] > 1.2
+    starts = [world.runs(task)[0].start for task in limited]
+    assert starts == sorted(starts)
+    assert starts[-1] - starts[0] > 1.4
     assert max(run.end for run in world.runs() if run.task in others) < starts[-1]
 
 

@@ -22,7 +22,7 @@ def test_a_gpu_is_named_by_host_and_index_or_by_uuid(name):
     assert check_gpu(name) == name
 
 
-@pytest.mark.parametrize("name", ["", 'a"b', "a b", 0, None, "x" * 129])
+@pytest.mark.parametrize("name", ["", 'a"b', "a b", 0, None, "x" * 129, "rubbish", "node7"])
 def test_any_other_name_of_a_gpu_is_refused(name):
     with pytest.raises(ConfigurationError, match="gpu"):
         check_gpu(name)

@@ -1,7 +1,7 @@
 -- A GPU's own worker takes work for it. A claim of its own that nobody started yet is its claim: safe to repeat.
 -- KEYS: prefix
 -- ARGV: gpu seed route
--- Returns: {'claimed', ticket} | {'idle'} | {'closed', reason, ms until the lease ends, or -1: no TTL, -2: no lease}
+-- Returns: {'claimed', ticket} | {'idle'} | {'closed', reason, ms until the lease and any wish end, or -1: never}
 -- include: claim
 local gpu, seed, route = unpack(ARGV)
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'state', 'token')
@@ -11,6 +11,7 @@ if claim[2] == 'claimed' and redis.call('GET', key('lease', gpu)) == claim[3] th
 end
 local word, ticket = claim_next(gpu, true, seed, route)
 if word == 'closed' then
-  return { 'closed', why_closed(gpu) or 'leased', redis.call('PTTL', key('lease', gpu)) }
+  local lease_ms, wish_ms = redis.call('PTTL', key('lease', gpu)), redis.call('PTTL', key('want', gpu))
+  return { 'closed', why_closed(gpu) or (lease_ms == -2 and wish_ms ~= -2 and 'wanted') or 'leased', math.max(lease_ms, wish_ms) }
 end
 return { word, ticket }

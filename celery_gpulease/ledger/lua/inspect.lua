@@ -7,10 +7,13 @@
 -- include: claim
 local gpu, change = unpack(ARGV)
 local claimable = is_claimable(gpu, false)
+local claim = redis.call('HMGET', key('claim', gpu), 'state', 'token', 'started_ms', 'ticket', 'fence')
+-- what a stranger holds, or wants, may stay listed: a claim looks at the keys
+local is_strangers = not claim[1] and redis.call('EXISTS', key('lease', gpu), key('want', gpu)) > 0
 local is_astray = false
 for pool in pools_of(gpu) do
   local listed = redis.call('ZSCORE', key('free', pool), gpu) and true or false
-  is_astray = is_astray or listed ~= claimable
+  is_astray = is_astray or (listed ~= claimable and not is_strangers)
 end
 if is_astray and change == '1' then
   if claimable then mark_free(gpu) else mark_busy(gpu) end
@@ -19,7 +22,6 @@ local waits = false
 for _, line in ipairs(lines_of(gpu)) do
   waits = waits or redis.call('ZCARD', line) > 0
 end
-local claim = redis.call('HMGET', key('claim', gpu), 'state', 'token', 'started_ms', 'ticket', 'fence')
 local device = redis.call('HMGET', key('device', gpu), 'running', 'reported_ms', 'heartbeat_ms')
 return { NOW, is_alive(gpu) and 1 or 0, claimable and 1 or 0, is_astray and 1 or 0, waits and 1 or 0, claim[1],
   claim[2], redis.call('GET', key('lease', gpu)), device[1], device[2], claim[3],

@@ -92,7 +92,7 @@ CLOSED = {
     "drained": (lambda world, worker: world.ledger.drain(worker.gpu, drained=True), "drain"),
     "closing": (lambda _, worker: worker.close(), "closing"),
     "leased_by_a_stranger": (lambda world, _: world.stranger_takes(), "leased"),
-    "wanted": (lambda world, _: world.want(), "leased"),
+    "wanted": (lambda world, _: world.want(), "wanted"),
 }
 
 

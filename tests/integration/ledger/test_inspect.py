@@ -40,9 +40,21 @@ def test_it_says_that_somebody_waits(world):
 MISTAKES = {
     "free_and_missing": (lambda world, _: world.client.delete(world.key("free", "default")), ["node:0"]),
     "dead_and_listed": (lambda _, worker: worker.die(), []),
-    "leased_by_a_stranger_and_listed": (lambda world, _: world.stranger_takes(), []),
-    "wanted_and_listed": (lambda world, _: world.want(), []),
 }
+
+EXPECTED = {
+    "leased_by_a_stranger": lambda world: world.stranger_takes(),
+    "wanted": lambda world: world.want(),
+}
+
+
+@pytest.mark.parametrize("borrow", EXPECTED.values(), ids=EXPECTED.keys())
+def test_what_a_stranger_borrows_may_stay_listed_and_is_no_mistake(world, borrow):
+    worker = world.join()
+    worker.claim()
+    borrow(world)
+    assert found(world, change=True)[0][1:3] == [False, False]
+    assert world.free() == [worker.gpu]
 
 
 @pytest.mark.parametrize(("mistake", "right"), MISTAKES.values(), ids=MISTAKES.keys())

@@ -96,7 +96,7 @@ def test_who_waits_is_shown_in_order_with_the_reason(world):
     found = list(pending_rows(world.ledger, gpu_rows(world.ledger)))
     assert [one.task_id for one in found] == [tasks[2], tasks[1], tasks[0], tasks[3]]
     assert [one.position for one in found] == [1, 1, 2, None]
-    assert found[0].reason == "pinned to node:9, which is not registered"
+    assert found[0].reason == "pinned to node:9, which no worker has ever served"
     assert found[1].reason == "no GPU serves pool 'default'"
     assert found[3].reason.startswith("not due yet")
 

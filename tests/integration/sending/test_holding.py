@@ -1,6 +1,7 @@
 """Every message of a GPU task, however it is sent, is held whole at the one place where Celery sends."""
 
 import base64
+import gc
 import json
 import time
 import warnings
@@ -36,6 +37,13 @@ def add_tasks(app, base):
 
     app.add, app.total = add, total
     return app
+
+
+@pytest.fixture(autouse=True)
+def _results_go_before_their_server():
+    """An AsyncResult that goes says so to its backend."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture
@@ -130,7 +138,10 @@ def test_pool_gpu_and_priority_say_where_and_when(app, held):
     assert "pool" not in first["envelope"]["properties"]
 
 
-@pytest.mark.parametrize("options", [{"pool": "no pool"}, {"gpu": "a b"}, {"priority": 256}, {"priority": "high"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"pool": "no pool"}, {"pool": ""}, {"gpu": "a b"}, {"gpu": 0}, {"priority": 256}, {"priority": "high"}],
+)
 def test_what_makes_no_sense_is_refused_by_name_and_nothing_is_held(app, held, options):
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         app.add.apply_async((1, 2), **options)
