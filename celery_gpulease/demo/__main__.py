@@ -26,11 +26,11 @@ def main() -> int:
         print("The demo needs rich: pip install 'celery-gpulease[demo]'", file=sys.stderr)
         return CANNOT_START
 
-    from celery_gpulease.demo.play import DemoError, play  # noqa: PLC0415 - rich is there
+    from celery_gpulease.demo.play import DemoError, interrupt, play  # noqa: PLC0415 - rich is there
     from celery_gpulease.embedded import EmbeddedServerError  # noqa: PLC0415
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)  # as Ctrl-C: everything is cleaned up
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
     try:
         return 0 if play(options.picture, options.logs) else BROKEN_PROMISE
     except KeyboardInterrupt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 import time
 import uuid
 from contextlib import contextmanager
@@ -40,6 +41,31 @@ LOOK_EVERY: Final = 0.05
 #: The kill: not before so many seconds, of a job that has run and will run for so long.
 KILL_AFTER: Final = 2.5
 KILL_MARGIN: Final = 0.5
+
+
+#: Set by Ctrl-C: the exception that it raises too is lost where it meets a finaliser.
+interrupted: Final = threading.Event()
+
+
+def interrupt(_number: int, _frame: object) -> None:
+    """Ctrl-C, or a service manager's SIGTERM: everything is cleaned up.
+
+    Raises:
+        KeyboardInterrupt: Always.
+    """
+    interrupted.set()
+    raise KeyboardInterrupt
+
+
+def pause() -> None:
+    """Waits between two looks.
+
+    Raises:
+        KeyboardInterrupt: Somebody has asked for the end.
+    """
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+    time.sleep(LOOK_EVERY)
 
 
 class DemoError(RuntimeError):
@@ -176,7 +202,7 @@ class Performance:
             if time.monotonic() > deadline:
                 words = "\n".join(self._processes.last_words())
                 raise DemoError(f"the workers did not start within {seconds:.0f} s. They said:\n{words}")
-            time.sleep(LOOK_EVERY)
+            pause()
 
     def _send(self) -> None:
         self.story.begin = self._show.zero = time.monotonic()
@@ -204,7 +230,7 @@ class Performance:
             draw()
             if project.app.backend.get_state(self._picture) in READY_STATES and not self._down_since:
                 break
-            time.sleep(LOOK_EVERY)
+            pause()
         story.end = time.monotonic()
         for gpu, since in self._down_since.items():
             story.outages.setdefault(gpu, []).append((since, story.end))
@@ -257,7 +283,7 @@ class Performance:
         story, backend = self.story, project.app.backend
         deadline = time.monotonic() + LONGEST_END
         while (leftovers := self._witness.leftovers()) and time.monotonic() < deadline:
-            time.sleep(LOOK_EVERY)  # a result can be read a moment before its GPU is free
+            pause()  # a result can be read a moment before its GPU is free
         story.leftovers = leftovers
         story.deaths = [process.name for process in self._processes.ended()]
         story.runs, story.waits = self._journal.runs(), self._witness.waits()

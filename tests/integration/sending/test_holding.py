@@ -15,6 +15,9 @@ from celery_gpulease import ConfigurationError, GPULease, GPURouter, GPUTask, Le
 from celery_gpulease.embedded import EmbeddedServer
 from tests.waiting import wait_until
 
+# Celery's result backends leave their sockets to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 # What names one message and no other, or is ours.
 OWN = ("id", "root_id", "origin")
 
