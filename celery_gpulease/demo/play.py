@@ -43,18 +43,13 @@ KILL_AFTER: Final = 2.5
 KILL_MARGIN: Final = 0.5
 
 
-#: Set by Ctrl-C: the exception that it raises too is lost where it meets a finaliser.
+#: Set by Ctrl-C, which raises nothing by itself: an exception is lost where it meets a finaliser.
 interrupted: Final = threading.Event()
 
 
 def interrupt(_number: int, _frame: object) -> None:
-    """Ctrl-C, or a service manager's SIGTERM: everything is cleaned up.
-
-    Raises:
-        KeyboardInterrupt: Always.
-    """
+    """Ctrl-C, or a service manager's SIGTERM: the next `pause` ends the demo, and everything is cleaned up."""
     interrupted.set()
-    raise KeyboardInterrupt
 
 
 def pause() -> None:
