@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.model import Device
@@ -12,13 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
 
 
+INDEX: Final = re.compile(r"[0-9]{1,4}")
+
+
 def find_device(name: str, host: str, environ: Mapping[str, str] = os.environ) -> Device:
     """The device that `--gpu` names. Nothing needs to be there: a worker serves the index that it is told.
 
     Raises:
         ConfigurationError: It is no index, or not among those that this process may use.
     """
-    if not name.isdecimal():
+    if not INDEX.fullmatch(name):
         message = f"--gpu {name!r}: name a GPU by its index, such as --gpu 0 (a UUID cannot be resolved without NVML)"
         raise ConfigurationError(message)
     visible = environ.get("CUDA_VISIBLE_DEVICES")

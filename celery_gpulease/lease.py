@@ -24,37 +24,46 @@ class Board:
     is made before the fork, so every child sees it. Times are CLOCK_MONOTONIC, which is one for all processes.
     """
 
-    _HEARTBEAT: Final = struct.Struct("qqd")
+    _RENEWED: Final = struct.Struct("qd")
+    _LOST: Final = struct.Struct("q")
     _CHILD: Final = struct.Struct("qq")
+    _CHILD_AT: Final = 32
     _SIZE: Final = 64
 
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, self._SIZE)
 
-    def write(self, *, renewed_fence: int = 0, lost_fence: int = 0, renewed_at: float = 0.0) -> None:
-        """The heartbeat's last word: which fence was renewed and when, which one was lost."""
-        self._HEARTBEAT.pack_into(self._page, 0, renewed_fence, lost_fence, renewed_at)
-
-    def is_lost(self, fence: int) -> bool:
-        """Did the heartbeat see this run's lease go?"""
-        return bool(self._HEARTBEAT.unpack_from(self._page)[1] == fence)
+    def write_renewed(self, fence: int, at: float) -> None:
+        """The heartbeat has renewed this run's lease."""
+        self._RENEWED.pack_into(self._page, 0, fence, at)
 
     def renewed_at(self, fence: int) -> float:
         """When this run's lease was last renewed, 0 for never."""
-        renewed_fence, _, at = self._HEARTBEAT.unpack_from(self._page)
+        renewed_fence, at = self._RENEWED.unpack_from(self._page)
         return float(at) if renewed_fence == fence else 0.0
+
+    def write_lost(self, fence: int) -> None:
+        """This run has lost its lease, or was given up; fences grow, so those before it have too."""
+        self._LOST.pack_into(self._page, self._RENEWED.size, max(fence, self._lost_fence()))
+
+    def is_lost(self, fence: int) -> bool:
+        """Did main see this run's lease go?"""
+        return fence <= self._lost_fence()
+
+    def _lost_fence(self) -> int:
+        return int(self._LOST.unpack_from(self._page, self._RENEWED.size)[0])
 
     def write_child(self, *, begun_fence: int = 0, released_fence: int = 0) -> None:
         """The run's own process has begun it, or has released its lease."""
-        self._CHILD.pack_into(self._page, self._HEARTBEAT.size, begun_fence, released_fence)
+        self._CHILD.pack_into(self._page, self._CHILD_AT, begun_fence, released_fence)
 
     def is_begun(self, fence: int) -> bool:
         """Does a process run this now?"""
-        return bool(self._CHILD.unpack_from(self._page, self._HEARTBEAT.size)[0] == fence)
+        return bool(self._CHILD.unpack_from(self._page, self._CHILD_AT)[0] == fence)
 
     def is_released(self, fence: int) -> bool:
         """Did the run's own process release its lease?"""
-        return bool(self._CHILD.unpack_from(self._page, self._HEARTBEAT.size)[1] == fence)
+        return bool(self._CHILD.unpack_from(self._page, self._CHILD_AT)[1] == fence)
 
 
 #: Of this process, and of those that it forks.

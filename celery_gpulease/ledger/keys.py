@@ -35,7 +35,8 @@ names                hash     any name of a GPU → its id
 worker:<gpu>         string   presence: the living worker of this GPU (JSON), with a TTL
 closed:<gpu>         hash     why no claim is made: drain, closing, quarantine (reason) and until_ms
 want:<gpu>           string   a foreign program's wish: while it exists nobody claims this GPU
-pulse                hash     at, gpu: anybody's last heartbeat; grace_until: until when nothing started is reaped
+pulse                hash     at, gpu: anybody's last heartbeat; grace_until: until when nothing started is reaped,
+                              granted_at; reconciled_at
 turn:reconcile       string   who reconciles now
 journal              stream   what happened to whom
 counters             hash     totals of the same

@@ -149,7 +149,7 @@ def _state(
     if not alive:
         return "offline", "drained by order" if closed == "drain" else "no living worker"
     if closed == "closing":
-        return "offline", "its worker is stopping"
+        return "offline", "its worker takes no work"
     if closed == "quarantine":
         return "quarantined", quarantine
     return "free", None

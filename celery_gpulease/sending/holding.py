@@ -199,7 +199,7 @@ def checked_priority(priority: int | None) -> int:
     """
     if priority is None:
         return 0
-    if isinstance(priority, int) and priority in PRIORITIES:
+    if isinstance(priority, int) and not isinstance(priority, bool) and priority in PRIORITIES:
         return priority
     message = f"priority {priority!r}: a whole number from 0 to {PRIORITIES[-1]}"
     raise ConfigurationError(message)

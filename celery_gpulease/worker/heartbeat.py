@@ -86,13 +86,13 @@ class Heartbeat(Loop):
         asked_at = time.monotonic()  # before it is sent: what the server grants began no earlier
         answer = self._gpu_worker.ledger.renew(execution.claim)
         if answer in ("renewed", "regained"):
-            board.write(renewed_fence=execution.claim.fence, renewed_at=asked_at)
+            board.write_renewed(execution.claim.fence, asked_at)
             if answer == "regained":
                 logger.warning(
                     "%s had lost the lease of GPU %s and took it back", execution.request, execution.claim.gpu
                 )
         elif answer in ("robbed", "lost") and not execution.is_over:
-            board.write(lost_fence=execution.claim.fence)
+            board.write_lost(execution.claim.fence)
             execution.request.lose(answer)
         elif answer == "ended" and execution.unknown_since is not None:  # it ran, and Celery has forgotten it
             self._gpu_worker.settled(execution)
@@ -111,7 +111,7 @@ class Heartbeat(Loop):
         is_begun = board.is_begun(execution.claim.fence) or board.is_released(execution.claim.fence)
         if not is_begun and time.monotonic() - execution.unknown_since > DROPPED_AFTER:
             logger.warning("%s was dropped by Celery before it ran, and goes back to its place", request)
-            board.write(lost_fence=execution.claim.fence)  # should a process begin it after all, it does not run
+            board.write_lost(execution.claim.fence)  # should a process begin it after all, it does not run
             self._gpu_worker.end(execution.claim, "dropped by Celery", counted=False)
         return not is_begun
 
@@ -126,6 +126,8 @@ def settle(gpu_worker: GPUWorker, execution: Execution) -> None:
         if not board.is_released(execution.claim.fence):
             gpu_worker.ledger.release(execution.claim)
     else:
+        if gpu_worker.is_cold:  # else the GPU that is given up would be claimed again at once
+            gpu_worker.close()
         gpu_worker.ledger.requeue(execution.claim, execution.end, counted=execution.is_counted)
     gpu_worker.settled(execution)
 

@@ -430,3 +430,14 @@ def test_where_the_result_backend_is_away_the_gpu_goes_on_and_the_end_comes_late
     with Celery("reader", backend=own_server.url, set_as_current=False) as reader:
         wait_until(lambda: reader.AsyncResult(task).state == "FAILURE", LONG, "the end")
     wait_until(lambda: not world.lease(0), SOON, "the GPU to be free")
+
+
+def test_what_celery_drops_on_its_way_to_a_slow_child_runs_once(world):
+    worker = world.worker(0, "--max-tasks-per-child", "1", TEST_SLOW_INIT="2")
+    world.worker(1)
+    tasks = [world.send("add", n, n, gpu=f"{HOST}:0") for n in range(3)]
+    for task in tasks:
+        worker.wait_for_log(task)  # received, while the child is not up yet
+        world.client.client_kill_filter(_type="pubsub")
+    world.succeeds(*tasks)
+    assert [len([run for run in world.runs(task) if run.how == "ok"]) for task in tasks] == [1, 1, 1]

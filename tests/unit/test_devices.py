@@ -11,7 +11,7 @@ def test_a_worker_serves_the_index_that_it_is_told_and_no_gpu_needs_to_be_there(
     assert (device.id, device.index, device.host) == ("node7:3", 3, "node7")
 
 
-@pytest.mark.parametrize("name", ["x", "-1", "GPU-1234", "0,1", ""])
+@pytest.mark.parametrize("name", ["x", "-1", "99999", "\u0663", "GPU-1234", "0,1", ""])
 def test_what_is_no_index_is_refused_and_said(name):
     with pytest.raises(ConfigurationError, match="--gpu"):
         find_device(name, "node7", {})

@@ -15,9 +15,18 @@ def test_the_child_sees_what_the_heartbeat_wrote_after_the_fork():
     if child == 0:
         os.read(reading, 1)
         os._exit(10 * board.is_lost(7) + (board.renewed_at(5) == 2.5))
-    board.write(renewed_fence=5, lost_fence=7, renewed_at=2.5)
+    board.write_lost(7)
+    board.write_renewed(5, 2.5)
     os.write(writing, b"x")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 11
+
+
+def test_what_was_lost_stays_lost_whatever_is_renewed_later():
+    board = Board()
+    board.write_lost(7)
+    board.write_renewed(9, 1.0)
+    board.write_lost(3)
+    assert [board.is_lost(fence) for fence in (3, 7, 8, 9)] == [True, True, False, False]
 
 
 def test_main_sees_that_the_child_has_released_its_own_fence_and_no_other():

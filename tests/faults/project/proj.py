@@ -8,9 +8,17 @@ import uuid
 from contextlib import contextmanager
 from pathlib import Path
 
-from celery import Celery
+from celery import Celery, signals
 
 from celery_gpulease import GPULease, GPUTask
+
+if seconds := float(os.environ.get("TEST_SLOW_INIT", "0")):  # as a project that imports torch in its children
+
+    @signals.worker_process_init.connect(weak=False)
+    def slow_init(**_):
+        """Keeps the child from its first task for a while."""
+        time.sleep(seconds)
+
 
 JOURNAL = Path(os.environ["TEST_JOURNAL"])
 URL = os.environ["TEST_URL"]

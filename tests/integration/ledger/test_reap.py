@@ -194,6 +194,15 @@ def test_one_silence_is_granted_one_grace(world, run):
     assert world.ledger.reap("node:0") == "reaped"
 
 
+def test_a_second_silence_is_granted_its_own_grace_although_the_first_one_lasts(world, run):
+    now = world.now_ms()
+    world.lapse()
+    world.client.hset(
+        world.key("pulse"), mapping={"granted_at": now - 25_000, "at": now - 20_000, "grace_until": now - 15_000}
+    )
+    assert world.ledger.reap("node:0") == "grace"
+
+
 def test_what_was_not_started_needs_no_grace(world, claim):
     world.lapse()
     world.outage()

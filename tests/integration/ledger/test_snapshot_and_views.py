@@ -61,7 +61,7 @@ def test_closed_gpus(world):
         ("draining", "drained by order"),
         ("quarantined", "unwell"),
         ("offline", "no living worker"),
-        ("offline", "its worker is stopping"),
+        ("offline", "its worker takes no work"),
         ("offline", "no living worker"),
     ]
 

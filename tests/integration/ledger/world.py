@@ -203,7 +203,7 @@ class World:
 
     def outage(self):
         """Nobody's heartbeat has reached the server for long."""
-        self.client.hset(self.key("pulse"), mapping={"at": LONG_AGO, "grace_until": 0})
+        self.client.hset(self.key("pulse"), mapping={"at": LONG_AGO, "grace_until": 0, "granted_at": 0})
 
     def end_grace(self):
         self.client.hset(self.key("pulse"), mapping={"at": self.now_ms(), "grace_until": LONG_AGO})
