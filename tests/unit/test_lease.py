@@ -2,10 +2,13 @@
 
 import os
 
+import pytest
 from celery import Celery
+from celery.app.trace import build_tracer
 
-from celery_gpulease import GPULease, GPUTask
+from celery_gpulease import GPULease, GPUTask, lease
 from celery_gpulease.lease import Board
+from celery_gpulease.model import GPU, Claim
 
 
 def test_the_child_sees_what_the_heartbeat_wrote_after_the_fork():
@@ -64,3 +67,22 @@ def test_with_task_always_eager_nothing_of_redis_is_needed():
         return self.gpu.id, x
 
     assert look.delay(3).get() == (None, 3)
+
+
+@pytest.mark.parametrize(("fence", "runs"), [(5, False), (6, True)])
+def test_a_run_that_main_gave_up_before_it_began_never_runs(monkeypatch, fence, runs):
+    monkeypatch.setattr(lease, "board", Board())
+    lease.board.write_lost(5)
+    app, ran = Celery("late", broker="memory://", set_as_current=False), []
+    GPULease(app)
+
+    @app.task(base=GPUTask, bind=True, shared=False)
+    def work(self):
+        ran.append(self.lease.fence)
+
+    claim = Claim("ticket", "n:0", "token", fence, 1)
+    lease.begin(lease.Run("one", GPU("n:0", 0), lease.Lease(None, claim)))
+    trace = build_tracer(work.name, work, app=app)
+    trace("one", (), {}, {"id": "one", "is_eager": False, "called_directly": False})
+    lease.end()
+    assert ran == ([fence] if runs else [])

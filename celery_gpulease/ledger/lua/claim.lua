@@ -1,7 +1,8 @@
 -- A GPU's own worker takes work for it. A claim of its own that nobody started yet is its claim: safe to repeat.
 -- KEYS: prefix
 -- ARGV: gpu seed route
--- Returns: {'claimed', ticket} | {'idle'} | {'closed', reason, ms until the lease and any wish end, or -1: never}
+-- Returns: {'claimed', ticket} | {'idle'} | {'closed', reason, ms until the lease and any wish end, or -1: never,
+--   -2: there is neither}
 -- include: claim
 local gpu, seed, route = unpack(ARGV)
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'state', 'token')
@@ -12,6 +13,7 @@ end
 local word, ticket = claim_next(gpu, true, seed, route)
 if word == 'closed' then
   local lease_ms, wish_ms = redis.call('PTTL', key('lease', gpu)), redis.call('PTTL', key('want', gpu))
-  return { 'closed', why_closed(gpu) or (lease_ms == -2 and wish_ms ~= -2 and 'wanted') or 'leased', math.max(lease_ms, wish_ms) }
+  local reason = why_closed(gpu) or (lease_ms == -2 and wish_ms ~= -2 and 'wanted') or 'leased'
+  return { 'closed', reason, math.max(lease_ms, wish_ms) }
 end
 return { word, ticket }
