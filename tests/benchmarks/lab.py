@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,7 +43,6 @@ def _wait_ready(process):
         raise RuntimeError(f"a worker ended with {process.wait()}")
     # what it says from now on must not fill the pipe
     subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)
-    time.sleep(0.2)
 
 
 def _send(env, code):
