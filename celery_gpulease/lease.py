@@ -25,7 +25,9 @@ class Board:
     """
 
     _RENEWED: Final = struct.Struct("qd")
-    _LOST: Final = struct.Struct("q")
+    _FENCE: Final = struct.Struct("q")
+    _LOST_AT: Final = 16
+    _GIVEN_UP_AT: Final = 24
     _CHILD: Final = struct.Struct("qq")
     _CHILD_AT: Final = 32
     _SIZE: Final = 64
@@ -43,15 +45,26 @@ class Board:
         return float(at) if renewed_fence == fence else 0.0
 
     def write_lost(self, fence: int) -> None:
-        """This run has lost its lease, or was given up; fences grow, so those before it have too."""
-        self._LOST.pack_into(self._page, self._RENEWED.size, max(fence, self._lost_fence()))
+        """This run has lost its lease; fences grow, so those before it have too."""
+        self._raise_to(self._LOST_AT, fence)
 
     def is_lost(self, fence: int) -> bool:
         """Did main see this run's lease go?"""
-        return fence <= self._lost_fence()
+        return fence <= self._fence_at(self._LOST_AT)
 
-    def _lost_fence(self) -> int:
-        return int(self._LOST.unpack_from(self._page, self._RENEWED.size)[0])
+    def write_given_up(self, fence: int) -> None:
+        """Main puts this run's ticket back before any process has begun it; so it did with those before."""
+        self._raise_to(self._GIVEN_UP_AT, fence)
+
+    def is_given_up(self, fence: int) -> bool:
+        """Has main given this run up? Then it must not begin, and its ticket is main's."""
+        return fence <= self._fence_at(self._GIVEN_UP_AT)
+
+    def _raise_to(self, at: int, fence: int) -> None:
+        self._FENCE.pack_into(self._page, at, max(fence, self._fence_at(at)))
+
+    def _fence_at(self, at: int) -> int:
+        return int(self._FENCE.unpack_from(self._page, at)[0])
 
     def write_child(self, *, begun_fence: int = 0, released_fence: int = 0) -> None:
         """The run's own process has begun it, or has released its lease."""
@@ -142,9 +155,11 @@ class Run:
         """What it runs under."""
         return self.lease.claim
 
-    def is_told_lost(self) -> bool:
-        """Has main given this run up?"""
-        return self.claim is not None and board.is_lost(self.claim.fence)
+    def must_not_begin(self) -> bool:
+        """Does its task run, or wait, elsewhere already? A robbed run does not: it is its task's only one."""
+        if self.claim is None:
+            return False
+        return board.is_given_up(self.claim.fence) or (board.is_lost(self.claim.fence) and self.lease.ask())
 
     def must_be_dropped(self) -> bool:
         """Does this run's task run, or end, elsewhere? Asked once it is over and before anything is stored.
@@ -152,7 +167,8 @@ class Run:
         A run shorter than the ttl cannot have lost its lease, except by order, which the heartbeat tells. A run that
         was robbed of its GPU and could not be stopped is still its task's only one: its end counts.
         """
-        return (self.is_told_lost() or self.lease.is_older_than_its_ttl()) and self.lease.ask()
+        is_told = self.claim is not None and board.is_lost(self.claim.fence)
+        return (is_told or self.lease.is_older_than_its_ttl()) and self.lease.ask()
 
 
 _NO_LEASE: Final = Lease()

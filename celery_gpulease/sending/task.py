@@ -75,7 +75,7 @@ class GPUTask(Task):
         if self.request.called_directly:
             return super().__call__(*args, **kwargs)
         # not super(): outside a worker Task.__call__ would push an empty request (celery/app/task.py)
-        self._drop_if_told_lost()
+        self._refuse_to_begin_late()
         try:
             result = self.run(*args, **kwargs)
         except Exception:
@@ -84,10 +84,10 @@ class GPUTask(Task):
         self._drop_if_lost()
         return result
 
-    def _drop_if_told_lost(self) -> None:
+    def _refuse_to_begin_late(self) -> None:
         """A run that began too late: main has given it up, and it goes on elsewhere."""
         run = self._run()
-        if run and run.is_told_lost():
+        if run and run.must_not_begin():
             message = "this run began after it was given up: its task runs, or will run, elsewhere"
             raise Ignore(message)
 

@@ -111,7 +111,7 @@ class Heartbeat(Loop):
         is_begun = board.is_begun(execution.claim.fence) or board.is_released(execution.claim.fence)
         if not is_begun and time.monotonic() - execution.unknown_since > DROPPED_AFTER:
             logger.warning("%s was dropped by Celery before it ran, and goes back to its place", request)
-            board.write_lost(execution.claim.fence)  # should a process begin it after all, it does not run
+            board.write_given_up(execution.claim.fence)  # should a process begin it after all, it does not run
             self._gpu_worker.end(execution.claim, "dropped by Celery", counted=False)
         return not is_begun
 

@@ -192,10 +192,12 @@ class GPURequest(Request):
             return
         self._lost_why = why
         logger.error("%s has lost the lease of GPU %s (%s)", self, self.gpu_worker.device.id, why)
-        if self.gpu_worker.ledger.settings.on_lease_lost == "terminate" and self.time_start:
+        if self.time_start:
             self._stop()
 
     def _stop(self) -> None:
+        if self.gpu_worker.ledger.settings.on_lease_lost != "terminate":
+            return
         try:
             self.pool.terminate_job(self.worker_pid, signal.SIGTERM)
         except NotImplementedError:

@@ -70,9 +70,10 @@ def test_with_task_always_eager_nothing_of_redis_is_needed():
 
 
 @pytest.mark.parametrize(("fence", "runs"), [(5, False), (6, True)])
-def test_a_run_that_main_gave_up_before_it_began_never_runs(monkeypatch, fence, runs):
+def test_a_run_that_main_gave_up_before_it_began_never_runs_and_a_robbed_one_does(monkeypatch, fence, runs):
     monkeypatch.setattr(lease, "board", Board())
-    lease.board.write_lost(5)
+    lease.board.write_given_up(5)
+    lease.board.write_lost(6)  # its ticket is still its own
     app, ran = Celery("late", broker="memory://", set_as_current=False), []
     GPULease(app)
 
