@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import struct
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.exceptions import LeaseLost, LedgerUnavailable
 from celery_gpulease.model import GPU
@@ -145,10 +145,13 @@ class Lease:
 
 
 class Run:
-    """The run of a task in this process: one at a time, since a GPU does one at a time."""
+    """The run of a task in this process: one at a time, since a GPU does one at a time.
 
-    def __init__(self, task_id: str, gpu: GPU, lease: Lease) -> None:
-        self.task_id, self.gpu, self.lease = task_id, gpu, lease
+    `stored` is the end that an earlier run has stored already.
+    """
+
+    def __init__(self, task_id: str, gpu: GPU, lease: Lease, stored: dict[str, Any] | None = None) -> None:
+        self.task_id, self.gpu, self.lease, self.stored = task_id, gpu, lease, stored
 
     @property
     def claim(self) -> Claim | None:

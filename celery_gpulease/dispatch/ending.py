@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery import signals
 from celery.app.task import Context
-from celery.states import READY_STATES
 from celery.utils.log import get_logger
 from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 
+from celery_gpulease.ends import repeat_end, stored_end
 from celery_gpulease.exceptions import LeaseLost
 from celery_gpulease.loops import Loop
 
@@ -64,12 +64,16 @@ def write_end(app: Any, ending: Ending) -> None:
     """Stores one task's end, REVOKED or FAILURE with LeaseLost, and does what Celery does beside it.
 
     A task that has its result already, because its worker died just after it was stored, keeps that end.
+
+    Raises:
+        Exception: Of the result backend: it does not answer, or cannot store.
     """
     task = app.tasks.get(ending.task)
     backend = task.backend if task is not None else app.backend
-    if backend.get_state(ending.task_id) in READY_STATES:
-        return
     request = request_of(app, ending)
+    if stored := stored_end(backend, ending.task_id):
+        repeat_end(backend, stored, request)
+        return
     is_stored = not _is_ignored(request, task)
     if ending.why in REASONS:
         backend.mark_as_revoked(ending.task_id, REASONS[ending.why], request=request, store_result=is_stored)

@@ -111,8 +111,9 @@ class Ledger:
             stores_result: Does its result go to the backend?
 
         Returns:
-            'run'; 'twice' (another request has it), 'stale' (the claim is over), 'foreign' (a stranger took the GPU,
-            the ticket is back in line) or 'unknown' (there is no such ticket): the message is dropped.
+            'run', or 'again' where an earlier run may have stored its end; 'twice' (another request has it), 'stale'
+            (the claim is over), 'foreign' (a stranger took the GPU, the ticket is back in line) or 'unknown' (there is
+            no such ticket): the message is dropped.
         """
         answer = self._call(
             "start",
@@ -156,13 +157,14 @@ class Ledger:
         answer = self._call("release", gpu=claim.gpu, ticket=claim.ticket, token=claim.token, route=self.route)
         return str(answer[0])
 
-    def requeue(self, claim: Claim, why: str, *, counted: bool) -> str:
+    def requeue(self, claim: Claim, why: str, *, counted: bool, wanted: bool = False) -> str:
         """Puts a ticket back at its old place: 'pending', 'claimed' (again), 'ending', 'ended' or 'stale'.
 
         Args:
             claim: Of the run, or of the claim that did not start.
             why: For the journal.
             counted: Does it count as a delivery? A death does; what the task or a shutdown asked for does not.
+            wanted: The task itself asked to run once more, whatever is stored of this run.
         """
         answer = self._claiming(
             "requeue",
@@ -171,6 +173,7 @@ class Ledger:
             token=claim.token,
             why=why,
             counted=int(counted),
+            wanted=int(wanted),
         )
         return str(answer[0])
 

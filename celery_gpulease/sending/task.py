@@ -9,6 +9,7 @@ from celery.exceptions import Ignore
 from kombu.exceptions import OperationalError
 
 from celery_gpulease import lease as leases
+from celery_gpulease.ends import repeat_end
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.model import DEFAULT_POOL, check_pool
@@ -76,6 +77,7 @@ class GPUTask(Task):
             return super().__call__(*args, **kwargs)
         # not super(): outside a worker Task.__call__ would push an empty request (celery/app/task.py)
         self._refuse_to_begin_late()
+        self._refuse_what_has_ended()
         try:
             result = self.run(*args, **kwargs)
         except Exception:
@@ -89,6 +91,14 @@ class GPUTask(Task):
         run = self._run()
         if run and run.must_not_begin():
             message = "this run began after it was given up: its task runs, or will run, elsewhere"
+            raise Ignore(message)
+
+    def _refuse_what_has_ended(self) -> None:
+        """An earlier run stored its end, and its worker died before the lease was released."""
+        run = self._run()
+        if run and run.stored:
+            repeat_end(self.backend, run.stored, self.request)
+            message = f"an earlier run has stored its end: {run.stored['status']}"
             raise Ignore(message)
 
     def _drop_if_lost(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.lease import board
 from celery_gpulease.model import Presence
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
     from celery_gpulease.ledger import Ledger
     from celery_gpulease.model import Claim, Device
+
+
+#: The task asked to run once more.
+REJECTED: Final = "rejected"
 
 
 @dataclass

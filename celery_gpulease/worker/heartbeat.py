@@ -12,6 +12,7 @@ from celery.worker import state as celery_state
 
 from celery_gpulease.lease import board
 from celery_gpulease.loops import Loop
+from celery_gpulease.worker.gpu_worker import REJECTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +129,8 @@ def settle(gpu_worker: GPUWorker, execution: Execution) -> None:
     else:
         if gpu_worker.is_cold:  # else the GPU that is given up would be claimed again at once
             gpu_worker.close()
-        gpu_worker.ledger.requeue(execution.claim, execution.end, counted=execution.is_counted)
+        is_wanted = execution.end == REJECTED
+        gpu_worker.ledger.requeue(execution.claim, execution.end, counted=execution.is_counted, wanted=is_wanted)
     gpu_worker.settled(execution)
 
 

@@ -17,9 +17,10 @@ from celery.worker.request import Request
 from celery.worker.state import task_ready
 
 from celery_gpulease.exceptions import LedgerUnavailable
-from celery_gpulease.model import HEADER, Claim
+from celery_gpulease.model import AGAIN, HEADER, Claim
 from celery_gpulease.sending.stray import StrayRequest, hold_again
 from celery_gpulease.sending.task import GPUTask
+from celery_gpulease.worker.gpu_worker import REJECTED
 
 if TYPE_CHECKING:
     from celery_gpulease.worker.gpu_worker import GPUWorker
@@ -118,7 +119,9 @@ class GPURequest(Request):
             limit=self.gpu_worker.ledger.settings.max_deliveries,
             stores_result=not self.ignore_result,
         )
-        if answer == "run":
+        if answer == "again":  # its process asks the result backend, which may be slow, before it runs the task
+            self._request_dict[HEADER] = {**self._request_dict[HEADER], AGAIN: True}
+        if answer in ("run", "again"):
             self.gpu_worker.begin(claim, self)
             return True
         logger.info("%s is dropped: its claim is over (%s)", self, answer)
@@ -160,7 +163,7 @@ class GPURequest(Request):
             self._end_after(error, "its end could not be stored")
             raise
         if self._is_rejected:
-            self._end_after(error, "rejected", counted=False)
+            self._end_after(error, REJECTED, counted=False)
         else:
             self._end_after(error)
 

@@ -8,9 +8,10 @@ from celery import signals
 from celery.utils.log import get_logger
 
 from celery_gpulease import lease
+from celery_gpulease.ends import stored_end
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.lease import Lease, Run
-from celery_gpulease.model import GPU, HEADER, Claim
+from celery_gpulease.model import AGAIN, GPU, HEADER, Claim
 from celery_gpulease.worker import gpu_worker as gpu_workers
 
 logger = get_logger(__name__)
@@ -26,12 +27,22 @@ def connect() -> None:
 
 
 def _task_prerun(task_id: str, task: Any, **_: Any) -> None:
-    claim = Claim.from_header(getattr(task.request, HEADER, None))
+    header = getattr(task.request, HEADER, None) or {}
+    claim = Claim.from_header(header)
     if gpu_workers.current is None or claim is None or task.request.is_eager:
         return
     lease.board.write_child(begun_fence=claim.fence)
     device = gpu_workers.current.device
-    lease.begin(Run(task_id, GPU(device.id, device.index), Lease(gpu_workers.current.ledger, claim)))
+    stored = _stored_end(task, task_id) if header.get(AGAIN) else None  # before Celery marks it as started
+    lease.begin(Run(task_id, GPU(device.id, device.index), Lease(gpu_workers.current.ledger, claim), stored))
+
+
+def _stored_end(task: Any, task_id: str) -> dict[str, Any] | None:
+    try:
+        return stored_end(task.backend, task_id)
+    except Exception:
+        logger.exception("%s[%s] runs again: the result backend does not say whether it has ended", task.name, task_id)
+        return None
 
 
 def _task_postrun(task_id: str, state: str | None = None, **_: Any) -> None:

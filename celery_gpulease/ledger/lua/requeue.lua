@@ -1,9 +1,9 @@
 -- A run or a claim is over without an end: its ticket goes back to its old place, or to its end when it died too often.
 -- KEYS: prefix
--- ARGV: gpu ticket token why counted seed route
+-- ARGV: gpu ticket token why counted wanted seed route
 -- Returns: {'pending' | 'claimed' | 'ending' | 'ended' | 'stale'}
 -- include: dispatch
-local gpu, ticket, token, why, counted, seed, route = unpack(ARGV)
+local gpu, ticket, token, why, counted, wanted, seed, route = unpack(ARGV)
 local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'pool', 'superseded')
 
 if t[2] ~= token then
@@ -13,6 +13,9 @@ if t[2] ~= token then
 end
 if t[1] ~= 'claimed' then
   redis.call('HDEL', key('ticket', ticket), 'last_run') -- it is over: a late RENEW or RELEASE of it changes nothing
+end
+if wanted == '1' then
+  redis.call('HDEL', key('ticket', ticket), 'runs') -- the next run is its first: no end of this one counts
 end
 if t[1] ~= 'claimed' and (counted == '1' or t[4]) then
   return_died(ticket, gpu, why)

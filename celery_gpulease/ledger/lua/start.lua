@@ -1,7 +1,7 @@
 -- The worker takes a routed ticket over, just before it runs. Safe to repeat with the same nonce.
 -- KEYS: prefix
 -- ARGV: gpu ticket token nonce acks_late limit stores_result
--- Returns: {'run' | 'twice' | 'stale' | 'foreign' | 'unknown'}
+-- Returns: {'run' | 'again' | 'twice' | 'stale' | 'foreign' | 'unknown'}
 -- include: gpu ticket
 local gpu, ticket, token, nonce, acks_late, limit, stores_result = unpack(ARGV)
 local name = key('ticket', ticket)
@@ -30,6 +30,8 @@ redis.call('HSET', name, 'state', 'started', 'nonce', nonce, 'acks_late', acks_l
   'stores_result', stores_result, 'last_run', token)
 redis.call('HSET', key('claim', gpu), 'state', 'started', 'started_ms', NOW)
 if t[1] == 'claimed' then
+  redis.call('HINCRBY', name, 'runs', 1)
   note('started', ticket, gpu, '')
 end
-return { 'run' }
+local is_again = stores_result == '1' and tonumber(redis.call('HGET', name, 'runs')) > 1
+return { is_again and 'again' or 'run' }

@@ -48,6 +48,7 @@ class Task:
     deaths: int = 0  # of its runs, counted
     is_superseded: bool = False
     last_run: str = ""  # the token that started last, while that run may come back
+    has_run: bool = False  # a run of it may have stored its end
 
 
 @dataclass
@@ -384,17 +385,18 @@ class LedgerMachine(RuleBasedStateMachine):
         note(f"  {claim.ticket} on {claim.gpu}: {answer}")
         is_mine = t.get("state") == "claimed" and t["token"] == claim.token
         if is_mine and lease in (None, claim.token):
-            assert answer == "run"
+            assert answer == ("again" if self.tasks[claim.ticket].has_run else "run")
         elif is_mine:
             assert answer == ("stale" if is_reply_lost else "foreign")
         else:
             assert answer in ("stale", "twice")
-        if answer == "run":
+        if answer in ("run", "again"):
             assert self.started.setdefault(claim.token, nonce) == nonce, "two requests run under one claim"
             assert not self.tasks[claim.ticket].is_superseded
             assert self.world.lease(claim.gpu) == claim.token
             self.runs.append(Run(claim, nonce))
             self.tasks[claim.ticket].last_run = claim.token
+            self.tasks[claim.ticket].has_run = True
 
     @precondition(lambda self: self.runs + self.over)
     @rule(which=some, is_reply_lost=repeats)
@@ -484,8 +486,10 @@ class LedgerMachine(RuleBasedStateMachine):
             task.deaths += 1
         if is_current and t["state"] != "claimed":
             task.last_run = ""
+            task.has_run = counted  # else the task asked for it
         self.ledger.is_reply_lost = is_reply_lost
-        note(f"  {run.claim.ticket}: {self.ledger.requeue(run.claim, 'test', counted=counted)}")
+        answer = self.ledger.requeue(run.claim, "test", counted=counted, wanted=not counted)
+        note(f"  {run.claim.ticket}: {answer}")
         self._forget(run)
 
     def give_back(self, which, is_reply_lost):
@@ -858,7 +862,7 @@ class LedgerMachine(RuleBasedStateMachine):
             worker.report()
             worker.claim()
             while message := worker.pop():
-                if worker.start(message, "heal") == "run":
+                if worker.start(message, "heal") in ("run", "again"):
                     assert self.ledger.release(message) == "released"
         self.ends_are_tried_again()
         while ending := self.ledger.end():

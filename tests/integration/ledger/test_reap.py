@@ -74,7 +74,7 @@ def test_given_out_too_often_it_fails(world, worker, claim):
 def test_a_task_that_kills_its_workers_is_given_out_as_often_as_its_limit_says(world, worker, claim):
     runs = 0
     while claim:
-        assert worker.start(claim, limit=3) == "run"
+        assert worker.start(claim, limit=3) in ("run", "again")
         runs += 1
         world.lapse()
         world.ledger.reap("node:0")

@@ -101,3 +101,48 @@ def test_a_ticket_that_nobody_held_is_unknown(world, worker, claim):
     ended(world, worker, claim)
     world.client.delete(world.key("ended"))
     assert worker.start(claim) == "unknown"
+
+
+# an earlier run of the ticket may have stored its end
+
+
+def again(world, worker, **how):
+    """The answer to START once the first run's ticket is back."""
+    world.ledger.requeue(worker.run(), "test", **how)
+    worker.claim()
+    return worker.start(worker.pop(), "second")
+
+
+def test_after_a_run_that_died_the_next_one_is_told(world, worker):
+    world.hold()
+    worker.claim()
+    assert again(world, worker, counted=True) == "again"
+
+
+def test_after_a_shutdown_it_is_told_too(world, worker):
+    world.hold()
+    worker.claim()
+    assert again(world, worker, counted=False) == "again"
+
+
+def test_a_run_that_asked_for_the_next_one_has_left_no_end(world, worker):
+    world.hold()
+    worker.claim()
+    assert again(world, worker, counted=False, wanted=True) == "run"
+
+
+def test_where_no_result_is_stored_nobody_is_told(world, worker):
+    world.hold()
+    worker.claim()
+    world.ledger.requeue(worker.run(), "test", counted=True)
+    worker.claim()
+    claim = worker.pop()
+    assert world.ledger.start(claim, "n", acks_late=True, limit=3, stores_result=False) == "run"
+
+
+def test_a_claim_that_was_never_started_has_left_no_end(world, worker):
+    world.hold()
+    worker.claim()
+    world.ledger.requeue(worker.pop(), "test", counted=False)
+    worker.claim()
+    assert worker.start(worker.pop()) == "run"

@@ -35,7 +35,7 @@ class Worker:
         """Takes the next message and starts it."""
         claim = self.pop()
         assert claim is not None, f"nothing was routed to {self.gpu}"
-        assert self.start(claim, nonce, acks_late=acks_late, limit=limit) == "run"
+        assert self.start(claim, nonce, acks_late=acks_late, limit=limit) in ("run", "again")
         return claim
 
     def report(self, running=None, grace=0):

@@ -1,0 +1,39 @@
+"""An end that is stored already: a worker died after its task's result was stored, and before its lease was released.
+
+Celery sends callbacks and the next task of a chain before it stores a success (celery/app/trace.py); chord parts, and
+the errbacks of a failure, come after. So what may be missing is repeated by Celery's own calls, at least once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from celery import states
+
+#: Backends that cannot be asked: there is none, or results are messages that only the caller receives.
+UNREADABLE: Final = ("disabled://", "rpc://")
+
+
+def stored_end(backend: Any, task_id: str) -> dict[str, Any] | None:
+    """What the result backend says of a task that has ended; None where it has not, or cannot be asked."""
+    if backend.as_uri() in UNREADABLE:
+        return None
+    meta: dict[str, Any] = backend.get_task_meta(task_id, cache=False)
+    return meta if meta["status"] in states.READY_STATES else None
+
+
+def repeat_end(backend: Any, meta: dict[str, Any], request: Any) -> None:
+    """Stores this end once more (the next run may have marked it as started), with all that Celery does beside that.
+
+    Args:
+        backend: Of the task.
+        meta: From `stored_end`.
+        request: The task's.
+    """
+    state, result = meta["status"], meta.get("result")
+    if state == states.SUCCESS:
+        backend.mark_as_done(request.id, result, request)
+    elif state == states.REVOKED:
+        backend.mark_as_revoked(request.id, str(result), request)
+    else:
+        backend.mark_as_failure(request.id, result, meta.get("traceback"), request)
