@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import Task
 from celery.exceptions import Ignore
+from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
 from celery_gpulease import lease as leases
@@ -16,6 +17,8 @@ from celery_gpulease.model import DEFAULT_POOL, check_pool
 
 if TYPE_CHECKING:
     from celery_gpulease.model import GPU
+
+logger = get_logger(__name__)
 
 
 class GPUTask(Task):
@@ -90,22 +93,25 @@ class GPUTask(Task):
         """A run that began too late: main has given it up, and it goes on elsewhere."""
         run = self._run()
         if run and run.must_not_begin():
-            message = "this run began after it was given up: its task runs, or will run, elsewhere"
-            raise Ignore(message)
+            self._ignore("it began after it was given up: its task runs, or will run, elsewhere")
 
     def _refuse_what_has_ended(self) -> None:
         """An earlier run stored its end, and its worker died before the lease was released."""
         run = self._run()
         if run and run.stored:
             repeat_end(self.backend, run.stored, self.request)
-            message = f"an earlier run has stored its end: {run.stored['status']}"
-            raise Ignore(message)
+            self._ignore(f"an earlier run has stored its end: {run.stored['status']}")
 
     def _drop_if_lost(self) -> None:
         run = self._run()
         if run and run.must_be_dropped():
-            message = "this run was lost: its task runs, or will run, elsewhere"
-            raise Ignore(message)
+            self._ignore("it was lost: its task runs, or will run, elsewhere")
+
+    def _ignore(self, why: str) -> NoReturn:
+        """Celery would not say why."""
+        message = f"This run of {self.name}[{self.request.id}] stores nothing: {why}"
+        logger.info(message)
+        raise Ignore(message)
 
     def _run(self) -> leases.Run | None:
         request = self.request

@@ -9,7 +9,7 @@ from celery import Celery
 from celery_gpulease import LeaseLost
 from celery_gpulease.embedded import EmbeddedServer
 from tests.faults.conftest import world_on
-from tests.faults.world import HEARTBEAT, HOST, LONG, SOON, TTL, frozen, kill, now
+from tests.faults.world import HEARTBEAT, HOST, LONG, SOON, TTL, frozen, kill, now, stored_state
 from tests.waiting import wait_until
 
 
@@ -427,8 +427,7 @@ def test_where_the_result_backend_is_away_the_gpu_goes_on_and_the_end_comes_late
     own_server.kill()
     wait_until(lambda: "could not be stored" in world.story(task), LONG, "the end to fail")
     own_server.start()
-    with Celery("reader", backend=own_server.url, set_as_current=False) as reader:
-        wait_until(lambda: reader.AsyncResult(task).state == "FAILURE", LONG, "the end")
+    wait_until(lambda: stored_state(own_server.url, task) == "FAILURE", LONG, "the end")
     wait_until(lambda: not world.lease(0), SOON, "the GPU to be free")
 
 

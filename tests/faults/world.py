@@ -187,6 +187,13 @@ def overlaps(runs: list[Run]) -> list[tuple[Run, Run]]:
     return bad
 
 
+def stored_state(url: str, task: str) -> str | None:
+    """A task's state in the result backend at this Redis, None where nothing is stored."""
+    with redis.Redis.from_url(url) as client:
+        found = client.get(f"celery-task-meta-{task}")
+    return json.loads(found)["status"] if found else None
+
+
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
     """Sends a signal to one process."""
     os.kill(pid, number)

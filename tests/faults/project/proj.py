@@ -11,6 +11,7 @@ from pathlib import Path
 from celery import Celery, signals
 
 from celery_gpulease import GPULease, GPUTask
+from dying import DyingTask
 
 if seconds := float(os.environ.get("TEST_SLOW_INIT", "0")):  # as a project that imports torch in its children
 
@@ -135,6 +136,37 @@ def give_back(self, gate):
             time.sleep(0.01)
         self.lease.check()
     return self.lease.lost
+
+
+@app.task(base=DyingTask, bind=True, acks_late=True)
+def end_as(self, how):
+    """Ends in this way; its worker dies just then."""
+    with run_of(self):
+        if how == "RETRY" and not self.request.retries:
+            raise self.retry(countdown=0)
+        if how == "FAILURE":
+            raise ValueError("no")
+        return how
+
+
+@app.task(base=GPUTask, bind=True)
+def wait_then(self, gate, how):
+    """Waits for the gate, then returns its GPU, raises or retries."""
+    with run_of(self):
+        while not (JOURNAL.parent / gate).exists():
+            time.sleep(0.01)
+        if how == "FAILURE":
+            raise ValueError("no")
+        if how == "RETRY" and not self.request.retries:
+            raise self.retry(countdown=0)
+        return self.gpu.id
+
+
+@app.task(base=GPUTask, bind=True)
+def collect(self, results):
+    """The body of a chord."""
+    with run_of(self):
+        return results
 
 
 @app.task(bind=True)
