@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from celery import Celery, signals
+from dying import DyingTask
 
 from celery_gpulease import GPULease, GPUTask
-from dying import DyingTask
 
 if seconds := float(os.environ.get("TEST_SLOW_INIT", "0")):  # as a project that imports torch in its children
 
@@ -19,6 +19,15 @@ if seconds := float(os.environ.get("TEST_SLOW_INIT", "0")):  # as a project that
     def slow_init(**_):
         """Keeps the child from its first task for a while."""
         time.sleep(seconds)
+
+
+if gate := os.environ.get("TEST_RECEIVED_GATE"):  # main is stuck before START, its threads are not
+
+    @signals.task_received.connect(weak=False)
+    def wait_for_gate(**_):
+        """Keeps the event loop until a file of this name is there."""
+        while not (JOURNAL.parent / gate).exists():
+            time.sleep(0.01)
 
 
 JOURNAL = Path(os.environ["TEST_JOURNAL"])
