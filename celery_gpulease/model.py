@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from celery_gpulease.exceptions import ConfigurationError
@@ -120,10 +121,25 @@ class Claim:
 
 @dataclass(frozen=True)
 class Presence:
-    """Who serves a GPU: enough to tell a living worker from a dead one, and to name it."""
+    """Who serves a GPU: enough to tell a living worker from a dead one, and to name it.
+
+    `started` is when the main process began, by the kernel's clock, and `children` are the pids of the others with the
+    same: they mean something only to processes of the same `realm`. It is empty where the kernel does not tell.
+    """
 
     instance: str
     worker: str
     host: str
     pid: int
     version: str
+    realm: str = ""
+    started: int = 0
+    children: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def from_json(cls, text: str) -> Presence:
+        """Reads what a worker said of itself, which may be of an older version or a newer one."""
+        told: dict[str, Any] = json.loads(text)
+        known = {one.name: told[one.name] for one in fields(cls) if one.name in told}
+        known["children"] = tuple((int(pid), int(started)) for pid, started in known.get("children", ()))
+        return cls(**known)

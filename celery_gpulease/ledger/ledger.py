@@ -100,12 +100,13 @@ class Ledger:
             return Closed(answer[1], int(answer[2]))
         return str(answer[1]) if answer[0] == "claimed" else None
 
-    def start(self, claim: Claim, nonce: str, *, acks_late: bool, limit: int, stores_result: bool) -> str:
+    def start(self, claim: Claim, nonce: str, holder: str, *, acks_late: bool, limit: int, stores_result: bool) -> str:
         """Takes a routed ticket over, just before it runs.
 
         Args:
             claim: What the routed message says.
             nonce: Of this request; the same one may ask again.
+            holder: The worker's instance, which a successor must know to be dead before it takes the run over.
             acks_late: May it run again when its worker dies?
             limit: How often it is given out at most.
             stores_result: Does its result go to the backend?
@@ -121,6 +122,7 @@ class Ledger:
             ticket=claim.ticket,
             token=claim.token,
             nonce=nonce,
+            holder=holder,
             acks_late=int(acks_late),
             limit=limit,
             stores_result=int(stores_result),
@@ -230,9 +232,21 @@ class Ledger:
 
     # the worker of a GPU
 
-    def join(self, device: Device, pools: tuple[str, ...], presence: Presence) -> list[str]:
-        """Registers a GPU: ['joined'], ['in_use', presence of the other, its last report], or ['named', other GPU]."""
-        answer = self._call(
+    def join(self, device: Device, pools: tuple[str, ...], presence: Presence, dead: str = "") -> list[str]:
+        """Registers a GPU and who serves it.
+
+        Args:
+            device: The GPU.
+            pools: Which it serves, in this order.
+            presence: Of the worker.
+            dead: An instance whose processes are certainly gone. Where its presence is in the way, the GPU and what
+                was left there are taken over in the same step, whatever is left of any ttl. Two may say so at the same
+                time: one joins, the other is told of that one.
+
+        Returns:
+            ['joined'], ['in_use', presence of the other, its last report, '1' where it stops], or ['named', other GPU].
+        """
+        answer = self._claiming(
             "join",
             gpu=device.id,
             instance=presence.instance,
@@ -244,6 +258,7 @@ class Ledger:
             pools=",".join(pools),
             ttl_ms=round(self.settings.lease_ttl * 1000),
             heartbeat_ms=round(self.settings.heartbeat_interval * 1000),
+            dead=dead,
         )
         return list(map(str, answer))
 

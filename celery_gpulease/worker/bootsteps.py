@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +20,7 @@ from celery_gpulease.dispatch.listener import Listener
 from celery_gpulease.exceptions import ConfigurationError, GPUInUse, GPULeaseError, LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.ledger.notifications import eviction_trouble, switch_on
+from celery_gpulease.model import Presence
 from celery_gpulease.reconcile.pace import ReconcilePace
 from celery_gpulease.worker import gpu_worker as gpu_workers
 from celery_gpulease.worker import signals
@@ -28,6 +28,7 @@ from celery_gpulease.worker.consumer import gpu_consumer
 from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.heartbeat import Heartbeat, settle
 from celery_gpulease.worker.options import banner, ineffective_options, parse_pools
+from celery_gpulease.worker.processes import child_pids, is_certainly_alive, is_certainly_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,6 +86,7 @@ class GPUStep(bootsteps.StartStopStep):
         gpu_worker = self.gpu_worker
         logger.info(banner(gpu_worker.device, gpu_worker.pools))
         self._say_troubles(worker)
+        gpu_worker.child_pids = lambda: child_pids(worker.pool)
         self._end_writer = EndWriter(worker.app, gpu_worker.ledger)
         self._pace = ReconcilePace(gpu_worker.ledger, gpu_worker.presence.instance)
         self._heartbeat = Heartbeat(gpu_worker, on_taken=self._stop_taken)
@@ -185,33 +187,39 @@ def refuse_options(worker: Any, gpu: str | None, options: dict[str, Any]) -> Non
 
 
 def join(gpu_worker: GPUWorker) -> None:
-    """Registers the GPU. A presence that is there may be a dead worker's: it is waited for.
+    """Registers the GPU. A presence that is there may be a dead worker's: where we cannot tell, it is waited for.
 
     Raises:
-        GPUInUse: It was renewed meanwhile: another worker serves this GPU.
+        GPUInUse: Another worker serves this GPU: we see that it lives, or its presence was renewed meanwhile.
         ConfigurationError: The GPU is registered under another name.
     """
+    gpu = gpu_worker.device.id
     first: list[str] | None = None
+    dead = ""
     while True:
-        word, *other = gpu_worker.join()
+        word, *found = gpu_worker.join(dead)
         if word == "joined":
             return
         if word == "named":
-            message = f"GPU {gpu_worker.device.alias} is served as {other[0]}: give all workers NVML, or none"
+            message = f"GPU {gpu_worker.device.alias} is served as {found[0]}: give all workers NVML, or none"
             raise ConfigurationError(message)
-        if first is None:
-            first = other
-            logger.warning("GPU %s has %s; waiting whether it lives", gpu_worker.device.id, describe(other[0]))
-        elif other != first:
-            message = f"GPU {gpu_worker.device.id} is in use by {describe(other[0])}; stop it, or name another GPU"
+        other, seen, is_stopping = Presence.from_json(found[0]), found[:2], found[2] == "1"
+        if (is_certainly_alive(other) and not is_stopping) or seen != (first or seen):
+            message = f"GPU {gpu} is in use by {describe(other)}; stop it, or name another GPU"
             raise GPUInUse(message)
+        if is_certainly_dead(other) and other.instance != dead:
+            logger.warning("GPU %s had %s, which is dead: it is taken over", gpu, describe(other))
+            dead = other.instance
+            continue
+        if first is None:
+            logger.warning("GPU %s has %s; waiting whether it lives", gpu, describe(other))
+            first = seen
         time.sleep(LOOK_EVERY)
 
 
-def describe(presence: str) -> str:
+def describe(presence: Presence) -> str:
     """Names a worker for people."""
-    told = json.loads(presence)
-    return f"worker {told['worker']} (pid {told['pid']} on {told['host']})"
+    return f"worker {presence.worker} (pid {presence.pid} on {presence.host})"
 
 
 def consume_only(app: Any, device: Device) -> None:

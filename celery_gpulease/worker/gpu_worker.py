@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.lease import board
 from celery_gpulease.model import Presence
 from celery_gpulease.version import __version__
+from celery_gpulease.worker.processes import realm, started_at
 from celery_gpulease.worker.rates import RateLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from celery_gpulease.ledger import Ledger
     from celery_gpulease.model import Claim, Device
@@ -55,15 +56,30 @@ class GPUWorker:
 
     def __init__(self, ledger: Ledger, device: Device, pools: tuple[str, ...], worker: str) -> None:
         self.ledger, self.device, self.pools = ledger, device, pools
-        self.presence = Presence(uuid.uuid4().hex, worker, device.host, os.getpid(), __version__)
+        main = os.getpid()
+        self.presence = Presence(uuid.uuid4().hex, worker, device.host, main, __version__, realm(), started_at(main))
+        self.child_pids: Callable[[], Iterable[int]] = tuple  # there are none before the fork
         self.is_cold = False  # the worker stops, and ends what it runs
         self.rate_limits = RateLimits()
         self.wake_heartbeat: Callable[[], None] = lambda: None  # there is no heartbeat before the fork
         self._executions: dict[str, Execution] = {}
 
-    def join(self) -> list[str]:
+    def join(self, dead: str = "") -> list[str]:
         """Registers the GPU and this worker's presence; see `Ledger.join`."""
-        return self.ledger.join(self.device, self.pools, self.presence)
+        return self.ledger.join(self.device, self.pools, self.presence, dead)
+
+    def count_children(self) -> bool:
+        """Names this worker's processes in its presence; True where they are others than before."""
+        pids = sorted(self.child_pids())
+        if pids == [pid for pid, _ in self.presence.children]:
+            return False
+        self.presence = replace(self.presence, children=tuple((pid, started_at(pid)) for pid in pids))
+        return True
+
+    def runs_in(self, pid: int) -> None:
+        """A task is in this process: whoever comes after us must know of it, now rather than at the next beat."""
+        if pid not in (self.presence.pid, *(child for child, _ in self.presence.children)):
+            self.wake_heartbeat()
 
     def close(self) -> None:
         """No new work from now on, and what was not started goes back."""

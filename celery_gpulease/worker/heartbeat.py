@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from celery.utils.log import get_logger
@@ -13,6 +11,7 @@ from celery.worker import state as celery_state
 from celery_gpulease.lease import board
 from celery_gpulease.loops import Loop
 from celery_gpulease.worker.gpu_worker import REJECTED
+from celery_gpulease.worker.processes import is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,11 +52,11 @@ class Heartbeat(Loop):
         """Settles what is over, and beats when it is time."""
         is_waiting = False
         for execution in self._gpu_worker.executions():
-            if execution.is_over and not (execution.pid is not None and is_alive(execution.pid)):
+            if execution.is_over and (execution.pid is None or is_gone(execution.pid)):
                 settle(self._gpu_worker, execution)
             else:
                 is_waiting |= execution.is_over or self._is_dropped(execution)
-        if time.monotonic() >= self._next_beat:
+        if self._gpu_worker.count_children() or time.monotonic() >= self._next_beat:
             self._beat_and_plan()
         return LOOK_EVERY if is_waiting else max(0.0, self._next_beat - time.monotonic())
 
@@ -132,15 +131,3 @@ def settle(gpu_worker: GPUWorker, execution: Execution) -> None:
         is_wanted = execution.end == REJECTED
         gpu_worker.ledger.requeue(execution.claim, execution.end, counted=execution.is_counted, wanted=is_wanted)
     gpu_worker.settled(execution)
-
-
-def is_alive(pid: int) -> bool:
-    """Does this process still run? One that only waits to be reaped does not."""
-    try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except ProcessLookupError:
-        return False
-    except OSError:  # no /proc here
-        return True
-    return state not in "ZX"

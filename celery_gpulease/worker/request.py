@@ -95,6 +95,7 @@ class GPURequest(Request):
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """The pool's process has it."""
         super().on_accepted(pid, time_accepted)
+        self.gpu_worker.runs_in(pid)
         if self._lost_why:
             self._stop()
 
@@ -115,6 +116,7 @@ class GPURequest(Request):
         answer = self.gpu_worker.ledger.start(
             claim,
             self.nonce,
+            self.gpu_worker.presence.instance,
             acks_late=bool(self.task.acks_late),
             limit=self.gpu_worker.ledger.settings.max_deliveries,
             stores_result=not self.ignore_result,

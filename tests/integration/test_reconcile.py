@@ -43,7 +43,7 @@ def started(ledger):
     """A claim of the first ticket in line, started."""
     message = json.loads(ledger.client.rpop("gpu.n:0"))
     claim = Claim(ledger.client.hget(f"gpu:claim:{GPU}", "ticket"), **message["claim"])
-    assert ledger.start(claim, "nonce", acks_late=True, limit=3, stores_result=True) == "run"
+    assert ledger.start(claim, "nonce", "instance", acks_late=True, limit=3, stores_result=True) == "run"
     return claim
 
 

@@ -1,13 +1,16 @@
--- A worker registers its GPU and its presence. Refused while another worker of this GPU is present.
+-- A worker registers its GPU and its presence. Refused while another worker is present, but for one known to be `dead`.
 -- KEYS: prefix
--- ARGV: gpu instance presence alias index uuid host pools ttl_ms heartbeat_ms
--- Returns: {'joined'} | {'in_use', presence of the other, when it last reported} | {'named', other gpu}
--- include: gpu pulse
-local gpu, instance, presence, alias, index, uuid, host, pools, ttl_ms, heartbeat_ms = unpack(ARGV)
+-- ARGV: gpu instance presence alias index uuid host pools ttl_ms heartbeat_ms dead seed route
+-- Returns: {'joined'} | {'in_use', presence of the other, when it last reported, does it stop (1 or 0)}
+--   | {'named', other gpu}
+-- include: take_up pulse
+local gpu, instance, presence, alias, index, uuid, host, pools, ttl_ms, heartbeat_ms, dead, seed, route = unpack(ARGV)
 local other = redis.call('GET', key('worker', gpu))
+local is_dead = other and dead ~= '' and string.find(other, dead, 1, true)
 
-if other and not string.find(other, instance, 1, true) then
-  return { 'in_use', other, redis.call('HGET', key('device', gpu), 'reported_ms') or '' }
+if other and not is_dead and not string.find(other, instance, 1, true) then
+  return { 'in_use', other, redis.call('HGET', key('device', gpu), 'reported_ms') or '',
+    redis.call('HEXISTS', key('closed', gpu), 'closing') }
 end
 for _, name in ipairs({ alias, uuid }) do -- one device, two names: NVML in one environment and none in the other
   local owner = name ~= '' and redis.call('HGET', NAMES, name)
@@ -15,6 +18,17 @@ for _, name in ipairs({ alias, uuid }) do -- one device, two names: NVML in one 
     return { 'named', owner }
   end
 end
+
+-- Is the claim one that nobody answers for? A run that another than the dead one started waits for its deadline, as it
+-- does where nobody is known to be dead; a tail's only proof of life is the presence of its worker.
+local function is_left_behind()
+  local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'state')
+  if not is_dead or not claim[1] then
+    return not other and claim[2] == 'tail'
+  end
+  return claim[2] ~= 'started' or redis.call('HGET', key('ticket', claim[1]), 'holder') == dead
+end
+
 mark_busy(gpu) -- of pools that it may have left
 redis.call('ZADD', GPUS, ttl_ms, gpu)
 redis.call('ZADD', HEARTBEATS, heartbeat_ms, gpu)
@@ -23,6 +37,9 @@ redis.call('HSET', key('device', gpu), 'host', host, 'index', index, 'uuid', uui
 redis.call('HSET', NAMES, alias, gpu, gpu, gpu)
 redis.call('HDEL', key('device', gpu), 'running', 'reported_ms')
 redis.call('HDEL', key('closed', gpu), 'closing')
+if is_left_behind() then -- while the dead one's presence is there: what stops half-way is done again
+  take_up(gpu, 'taken over', seed, route)
+end
 redis.call('SET', key('worker', gpu), presence, 'PX', ttl_ms)
 beat_pulse(gpu)
 return { 'joined' }

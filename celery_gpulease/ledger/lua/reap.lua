@@ -2,7 +2,7 @@
 -- KEYS: prefix
 -- ARGV: gpu seed route
 -- Returns: {'reaped', ticket, 'claimed' | 'started' | 'tail'} | {'none' | 'held' | 'grace' | 'tail'}
--- include: dispatch pulse
+-- include: take_up pulse
 local gpu, seed, route = unpack(ARGV)
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
 local ticket, token, state = claim[1], claim[2], claim[3]
@@ -27,16 +27,5 @@ if state == 'started' then
     return { 'grace' }
   end
 end
-if state == 'claimed' then
-  withdraw_message(gpu, route)
-  return_unstarted(ticket, gpu)
-else
-  return_died(ticket, gpu, 'reaped')
-end
-redis.call('DEL', key('claim', gpu))
-redis.call('ZREM', DEADLINES, gpu)
-redis.call('HINCRBY', COUNTERS, 'reaped', 1)
-mark_free_if_claimable(gpu)
-dispatch_ticket(ticket, seed, route)
-claim_next(gpu, false, seed, route) -- where its ticket has ended, nothing was dispatched
+take_up(gpu, 'reaped', seed, route)
 return { 'reaped', ticket, state }

@@ -1,9 +1,9 @@
 -- The worker takes a routed ticket over, just before it runs. Safe to repeat with the same nonce.
 -- KEYS: prefix
--- ARGV: gpu ticket token nonce acks_late limit stores_result
+-- ARGV: gpu ticket token nonce holder acks_late limit stores_result
 -- Returns: {'run' | 'again' | 'twice' | 'stale' | 'foreign' | 'unknown'}
 -- include: gpu ticket
-local gpu, ticket, token, nonce, acks_late, limit, stores_result = unpack(ARGV)
+local gpu, ticket, token, nonce, holder, acks_late, limit, stores_result = unpack(ARGV)
 local name = key('ticket', ticket)
 local t = redis.call('HMGET', name, 'state', 'token', 'nonce')
 
@@ -26,8 +26,8 @@ if lease and lease ~= token then -- it lapsed, and a stranger took the GPU
   return { 'foreign' }
 end
 hold_lease(gpu, token)
-redis.call('HSET', name, 'state', 'started', 'nonce', nonce, 'acks_late', acks_late, 'limit', limit,
-  'stores_result', stores_result, 'last_run', token)
+redis.call('HSET', name, 'state', 'started', 'nonce', nonce, 'holder', holder, 'acks_late', acks_late,
+  'limit', limit, 'stores_result', stores_result, 'last_run', token)
 redis.call('HSET', key('claim', gpu), 'state', 'started', 'started_ms', NOW)
 if t[1] == 'claimed' then
   redis.call('HINCRBY', name, 'runs', 1)

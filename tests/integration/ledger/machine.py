@@ -6,6 +6,7 @@ was reaped goes on running, renews, sends its retry and releases when it likes, 
 """
 
 import itertools
+import json
 import sys
 from dataclasses import dataclass, field
 
@@ -57,6 +58,7 @@ class Run:
 
     claim: object
     nonce: str
+    holder: str = ""  # the instance that started it
     is_lost: bool = False  # it was told so
 
 
@@ -93,6 +95,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.runs = []  # Run, also of workers that were taken for dead
         self.over = []  # Run: released, given back or killed; its late messages may still come
         self.started = {}  # token → the nonce that may run under it
+        self.holders = {}  # token → the instance that started it
+        self.killed = set()  # instances
         self.fences = dict.fromkeys(GPUS, 0)
         self.tokens = set()
         self.strangers = {}  # gpu → its lease
@@ -152,7 +156,9 @@ class LedgerMachine(RuleBasedStateMachine):
         }[what]()
 
     @rule(
-        what=st.sampled_from(["drain", "undrain", "close", "leave", "die", "is_cut_off", "second_worker"]),
+        what=st.sampled_from(
+            ["drain", "undrain", "close", "leave", "die", "is_cut_off", "second_worker", "successor", "successor"]
+        ),
         gpu=gpus,
         is_reply_lost=repeats,
     )
@@ -166,6 +172,7 @@ class LedgerMachine(RuleBasedStateMachine):
             "die": lambda: self.die(gpu, with_runs=True),
             "is_cut_off": lambda: self.die(gpu, with_runs=False),
             "second_worker": lambda: self.join(gpu, is_reply_lost),
+            "successor": lambda: self.succeed(gpu, is_reply_lost),
         }[what]()
 
     @precondition(
@@ -313,23 +320,50 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # workers
 
-    def _join(self, gpu):
+    def _join(self, gpu, dead=""):
         worker = self.world.worker(gpu, GPUS[gpu])
-        answer = worker.join()
+        answer = worker.join(dead)
         if answer == ["joined"]:
             self.workers[gpu] = worker
             self.closing.discard(gpu)
         return answer
 
-    def join(self, gpu, is_reply_lost):
-        """A worker starts: refused while another is present."""
-        was_present = self.client.exists(self.world.key("worker", gpu))
+    def join(self, gpu, is_reply_lost, dead=""):
+        """A worker starts: refused while another is present, unless that one is known to be dead."""
+        was_present = self._present(gpu) is not None
+        claim = self.before.claims.get(gpu, {})
+        is_left = bool(claim) and (self._is_of(claim, dead) if dead else claim["state"] == "tail" and not was_present)
+        if is_left:
+            self._is_taken_up(claim)
         self.ledger.is_reply_lost = is_reply_lost
-        answer = self._join(gpu)
+        answer = self._join(gpu, dead)
         self.ledger.is_reply_lost = False
-        assert (answer[0] == "in_use") == bool(was_present)
+        assert (answer[0] == "in_use") == (was_present and not dead)
         if answer == ["joined"]:  # it set the pulse
             self.is_outage = self._has_grace()
+        assert self._picture().claims.get(gpu, {}) == ({} if is_left else claim)
+
+    def succeed(self, gpu, is_reply_lost):
+        """`kill -9`, now or before, and a worker starts that sees it; of one that was cut off it sees nothing."""
+        self.die(gpu, with_runs=True)
+        dead = self._present(gpu)
+        if dead in self.killed:
+            self.join(gpu, is_reply_lost, dead)
+
+    def _present(self, gpu):
+        presence = self.client.get(self.world.key("worker", gpu))
+        return json.loads(presence)["instance"] if presence else None
+
+    def _is_of(self, claim, instance):
+        return claim["state"] != "started" or self.holders[claim["token"]] == instance
+
+    def _is_taken_up(self, claim):
+        task = self.tasks[claim["ticket"]]
+        if task.is_superseded:
+            self.may_end.add(claim["ticket"])
+            self.must_end.add(claim["ticket"])
+        elif claim["state"] != "claimed":
+            task.deaths += 1
 
     def claim(self, gpu, is_reply_lost):
         """A living worker asks for work."""
@@ -379,8 +413,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def _start(self, claim, acks_late, is_reply_lost):
         t, lease = self.before.tickets.get(claim.ticket, {}), self.before.leases.get(claim.gpu)
         nonce = f"n{next(self.numbers)}"
+        worker = self.workers.get(claim.gpu)
+        holder = worker.presence.instance if worker else "cut off"
         self.ledger.is_reply_lost = is_reply_lost
-        answer = self.ledger.start(claim, nonce, acks_late=acks_late, limit=LIMIT, stores_result=True)
+        answer = self.ledger.start(claim, nonce, holder, acks_late=acks_late, limit=LIMIT, stores_result=True)
         self.ledger.is_reply_lost = False
         note(f"  {claim.ticket} on {claim.gpu}: {answer}")
         is_mine = t.get("state") == "claimed" and t["token"] == claim.token
@@ -394,7 +430,8 @@ class LedgerMachine(RuleBasedStateMachine):
             assert self.started.setdefault(claim.token, nonce) == nonce, "two requests run under one claim"
             assert not self.tasks[claim.ticket].is_superseded
             assert self.world.lease(claim.gpu) == claim.token
-            self.runs.append(Run(claim, nonce))
+            self.runs.append(Run(claim, nonce, holder))
+            self.holders[claim.token] = holder
             self.tasks[claim.ticket].last_run = claim.token
             self.tasks[claim.ticket].has_run = True
 
@@ -560,7 +597,8 @@ class LedgerMachine(RuleBasedStateMachine):
         if worker := self.workers.pop(gpu, None):
             worker.die()
             if with_runs:
-                self.runs = [run for run in self.runs if run.claim.gpu != gpu]
+                self.killed.add(worker.presence.instance)
+                self.runs = [run for run in self.runs if run.holder != worker.presence.instance]
 
     def presence_lapses(self, gpu):
         """Nobody has heard of the worker for a ttl; it may live."""
@@ -597,12 +635,8 @@ class LedgerMachine(RuleBasedStateMachine):
             is_dead = False
         if claim.get("state") == "tail" and self.client.exists(self.world.key("worker", gpu)):
             is_dead = False
-        task = self.tasks.get(claim.get("ticket"))
-        if is_dead and task.is_superseded:
-            self.may_end.add(claim["ticket"])
-            self.must_end.add(claim["ticket"])
-        elif is_dead and claim["state"] != "claimed":
-            task.deaths += 1
+        if is_dead:
+            self._is_taken_up(claim)
         self.ledger.is_reply_lost = is_reply_lost
         answer = self.ledger.reap(gpu)
         self.ledger.is_reply_lost = False

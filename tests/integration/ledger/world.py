@@ -16,8 +16,8 @@ class Worker:
         self.world, self.device, self.pools, self.gpu = world, device, pools, device.id
         self.presence = Presence(instance, f"gpu@{device.host}", device.host, 1, "1")
 
-    def join(self):
-        answer = self.world.ledger.join(self.device, self.pools, self.presence)
+    def join(self, dead=""):
+        answer = self.world.ledger.join(self.device, self.pools, self.presence, dead)
         if answer == ["joined"]:
             self.world.listen(self.gpu)
         return answer
@@ -29,7 +29,9 @@ class Worker:
         return self.world.pop(self.gpu)
 
     def start(self, claim, nonce="nonce", *, acks_late=True, limit=3):
-        return self.world.ledger.start(claim, nonce, acks_late=acks_late, limit=limit, stores_result=True)
+        return self.world.ledger.start(
+            claim, nonce, self.presence.instance, acks_late=acks_late, limit=limit, stores_result=True
+        )
 
     def run(self, nonce="nonce", *, acks_late=True, limit=3):
         """Takes the next message and starts it."""

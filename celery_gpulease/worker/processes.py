@@ -1,0 +1,104 @@
+"""Whether the processes of a worker are certainly gone, as far as the kernel tells us: it does so on Linux only.
+
+"Not certainly dead" and "not certainly alive" are no contradiction: of a worker on another host, or in another
+container, we know nothing, and its presence in Redis decides.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from celery_gpulease.model import Presence
+
+#: In /proc/<pid>/status: the process's pid in the namespace of this /proc, then in those below, down to its own.
+_PIDS: Final = re.compile(r"^NSpid:\s+(\d+)$", re.MULTILINE)
+
+
+def realm() -> str:
+    """Where a pid and a start time mean the same to whoever reads them: one boot, one pid and one time namespace.
+
+    Empty where that cannot be read, or where /proc shows the processes of another namespace than ours.
+    """
+    try:
+        mine = _PIDS.search(Path("/proc/self/status").read_text())
+        if mine is None or int(mine[1]) != os.getpid():
+            return ""
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return " ".join([boot, str(Path("/proc/self/ns/pid").readlink()), _time_namespace()])
+    except OSError:
+        return ""
+
+
+def _time_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/time").readlink())
+    except FileNotFoundError:  # before Linux 5.6 there is only one
+        return ""
+
+
+def started_at(pid: int) -> int:
+    """When a process began, in the kernel's ticks since the boot; 0 where that cannot be read."""
+    try:
+        return _stat(pid)[2]
+    except OSError:
+        return 0
+
+
+def child_pids(pool: Any) -> list[int]:
+    """The processes of a pool, from what it tells `inspect stats`; none unless it runs."""
+    pids = pool.info.get("processes", ()) if pool.active else ()
+    return [pid for pid in pids if pid not in (None, os.getpid())]
+
+
+def is_gone(pid: int, started: int = 0) -> bool:
+    """Is this process over? One of which only its exit code is left is.
+
+    Args:
+        pid: Of the process.
+        started: When it began; with 0 another process of the same pid passes for it.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # somebody else's
+        pass
+    try:
+        state, threads, its_start = _stat(pid)
+    except OSError:  # it may have ended just now; or we may not look: /proc hides, or there is none
+        return False
+    # a main thread that is over waits as a zombie for the others, of which one may hang in a driver
+    is_over = state in "ZX" and threads <= 1
+    return is_over or started not in (0, its_start)
+
+
+def _stat(pid: int) -> tuple[str, int, int]:
+    """Its state, number of threads and start: the fields 3, 20 and 22 of proc(5), counted after its name's bracket."""
+    fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return fields[0], int(fields[17]), int(fields[19])
+
+
+def is_certainly_dead(presence: Presence) -> bool:
+    """Are all processes that this worker has named gone, and can we know?
+
+    A program that its task started may live on: it is not the worker's, and no lease covers it.
+    """
+    processes = ((presence.pid, presence.started), *presence.children)
+    return _is_within_sight(presence) and all(is_gone(pid, started) for pid, started in processes)
+
+
+def is_certainly_alive(presence: Presence) -> bool:
+    """Does this worker's main process run, and can we know?
+
+    Not where it is our own: Celery's restart by SIGHUP puts a new worker into the process of the old one.
+    """
+    is_another = presence.started != 0 and presence.pid != os.getpid()
+    return _is_within_sight(presence) and is_another and not is_gone(presence.pid, presence.started)
+
+
+def _is_within_sight(presence: Presence) -> bool:
+    return presence.realm != "" and presence.realm == realm()
