@@ -252,7 +252,7 @@ def test_a_cold_shutdown_gives_back_what_ran_and_it_does_not_count(world):
     world.succeeds(task)
 
 
-def test_the_next_worker_after_a_clean_stop_starts_at_once_and_after_a_kill_when_the_presence_has_lapsed(world):
+def test_the_next_worker_starts_after_a_clean_stop_and_after_a_kill(world):
     worker = world.worker(0)
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
