@@ -137,7 +137,7 @@ def test_where_no_result_is_stored_nobody_is_told(world, worker):
     world.ledger.requeue(worker.run(), "test", counted=True)
     worker.claim()
     claim = worker.pop()
-    assert world.ledger.start(claim, "n", acks_late=True, limit=3, stores_result=False) == "run"
+    assert world.ledger.start(claim, "n", "instance", acks_late=True, limit=3, stores_result=False) == "run"
 
 
 def test_a_claim_that_was_never_started_has_left_no_end(world, worker):
