@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from celery_gpulease.lease import board
 from celery_gpulease.model import Presence
 from celery_gpulease.version import __version__
-from celery_gpulease.worker.processes import realm, started_at
+from celery_gpulease.worker.processes import is_gone, realm, started_at
 from celery_gpulease.worker.rates import RateLimits
 
 if TYPE_CHECKING:
@@ -69,12 +69,17 @@ class GPUWorker:
         return self.ledger.join(self.device, self.pools, self.presence, dead)
 
     def count_children(self) -> bool:
-        """Names this worker's processes in its presence; True where they are others than before."""
-        pids = sorted(self.child_pids())
-        if pids == [pid for pid, _ in self.presence.children]:
-            return False
-        self.presence = replace(self.presence, children=tuple((pid, started_at(pid)) for pid in pids))
-        return True
+        """Names this worker's processes in its presence; True where they are others than before.
+
+        One that was named stays so until it is gone, whatever the pool says: a pool that closes tells of none.
+        """
+        kept = {pid: started for pid, started in self.presence.children if not is_gone(pid, started)}
+        fresh = {pid: started_at(pid) for pid in self.child_pids() if pid not in kept}
+        children = tuple(sorted({**kept, **fresh}.items()))
+        is_changed = children != self.presence.children
+        if is_changed:
+            self.presence = replace(self.presence, children=children)
+        return is_changed
 
     def runs_in(self, pid: int) -> None:
         """A task is in this process: whoever comes after us must know of it, now rather than at the next beat."""

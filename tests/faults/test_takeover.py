@@ -85,14 +85,14 @@ def test_of_two_successors_of_a_worker_that_was_killed_idle_one_serves_and_the_o
 
 def test_a_child_that_outlives_its_killed_worker_is_waited_for(patient):
     patient.worker(0).kill()
-    with subprocess.Popen(["sleep", "600"]) as child:
-        left = {**presence(patient), "children": [[child.pid, started_at(child.pid)]]}
-        patient.client.set(f"gpu:worker:{GPU}", json.dumps(left), keepttl=True)
-        successor = start(patient)
-        successor.wait_for_log(IS_AWAITED)
-        assert presence(patient) == left
-        assert IS_DEAD not in successor.log
-        child.kill()
+    child = patient.processes.start("sleep", "600", name="child")
+    left = {**presence(patient), "children": [[child.pid, started_at(child.pid)]]}
+    patient.client.set(f"gpu:worker:{GPU}", json.dumps(left), keepttl=True)
+    successor = start(patient)
+    successor.wait_for_log(IS_AWAITED)
+    assert presence(patient) == left
+    assert IS_DEAD not in successor.log
+    child.kill()
     successor.wait_for_log(" ready.")
     assert IS_DEAD in successor.log
 
@@ -111,7 +111,7 @@ def test_a_presence_names_the_process_that_runs_the_task_whenever_it_was_forked(
 def test_a_worker_that_lives_is_not_doubted_and_one_that_stops_is_waited_for(patient):
     worker = patient.worker(0)
     task = patient.send("wait_for", "go")
-    patient.started(task)
+    run = patient.started(task)
     second = start(patient)
     assert second.wait() == 1
     assert "GPUInUse" in second.log
@@ -119,6 +119,7 @@ def test_a_worker_that_lives_is_not_doubted_and_one_that_stops_is_waited_for(pat
     wait_until(lambda: patient.client.hexists(f"gpu:closed:{GPU}", "closing"), SOON, "the worker to close")
     successor = start(patient)
     successor.wait_for_log(IS_AWAITED)
+    assert run.pid in dict(presence(patient)["children"])
     patient.open("go")
     successor.wait_for_log(" ready.")
     patient.succeeds(task)
