@@ -79,10 +79,6 @@ MUTATIONS = {
         "put_in_line(ticket)",
         only="promote",
     ),
-    "a_successor_takes_up_what_another_started": Mutation(
-        "claim[2] ~= 'started' or redis.call('HGET', key('ticket', claim[1]), 'holder') == dead", "true", only="join"
-    ),
-    "a_tail_outlives_its_worker": Mutation("return not other and claim[2] == 'tail'", "return false", only="join"),
     "the_dead_are_alive": Mutation("return count.err ~= nil or tonumber(count[2]) > 0", "return true"),
 }
 
