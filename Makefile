@@ -5,7 +5,7 @@ BIN := .venv/bin
 TESTS := tests/unit tests/integration tests/faults
 LUA := build/lua
 
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo test test-all smoke lint bench clean
 .DELETE_ON_ERROR:
 
 help:  ## say what can be made
@@ -19,6 +19,9 @@ test: .venv/dev.stamp  ## run the tests of every day
 
 test-all: .venv/dev.stamp  ## run every test that needs no Docker, those of every day and the long ones
 	$(BIN)/python -m pytest $(TESTS)
+
+smoke: .venv/dev.stamp  ## run the tests that need Docker; without it they are skipped, and say so
+	$(BIN)/python -m pytest tests/smoke
 
 lint: .venv/dev.stamp  ## check style, types, architecture and the Lua scripts
 	$(BIN)/ruff check .
