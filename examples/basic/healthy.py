@@ -1,7 +1,7 @@
-"""Does this container's worker serve its GPU? For health checks: 0.1 s, where asking by Celery takes a second.
+"""Does a living worker serve this GPU? A health check that costs two questions to Redis, and does not import Celery.
 
-A worker says with each heartbeat that it is there, in a key that ends without it, and listens to a channel, as long as
-its connection lasts.
+A worker says with each heartbeat that it is there, in a key that ends without it, and it listens to a channel for as
+long as it is connected.
 """
 
 import os

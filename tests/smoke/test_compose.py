@@ -60,7 +60,7 @@ def test_its_sender_uses_both_gpus(stack):
 
 
 def test_the_job_of_a_killed_container_runs_on_the_other_gpu_and_the_container_serves_again(stack):
-    task = python('from tasks import render; print(render.delay("long.blend", 100).id)')
+    task = python('from tasks import render; print(render.delay("long.blend", 200).id)')
 
     def where() -> str | None:
         rows = json.loads(compose("exec", "-T", "beat", "celery", "-A", "proj", "gpulease", "status", "--json"))["gpus"]
