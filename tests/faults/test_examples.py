@@ -7,9 +7,9 @@ import shlex
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -198,16 +198,17 @@ def test_who_waits_goes_on_waiting_when_another_program_is_quicker(flags, borrow
     own_client.config_set("notify-keyspace-events", flags)
     own_client.set(LEASE, "a task", px=60000)
     gpu = borrow.BorrowedGPU("node7:0")
-    with ThreadPoolExecutor() as threads:
-        waits = threads.submit(gpu.wait)
-        wait_until(lambda: own_client.get(WANT) == gpu.me, SOON, "the wish")
-        with own_client.pipeline() as quicker:
-            quicker.delete(LEASE).set(LEASE, "somebody quicker", px=60000).execute()
-        own_client.delete(WANT)
-        wait_until(lambda: own_client.get(WANT) == gpu.me, SOON, "the wish to be there still")
-        assert not waits.done()
-        own_client.delete(LEASE)
-        assert waits.result(SOON) is gpu
+    waits = threading.Thread(target=gpu.wait, daemon=True)
+    waits.start()
+    wait_until(lambda: own_client.get(WANT) == gpu.me, SOON, "the wish")
+    with own_client.pipeline() as quicker:
+        quicker.delete(LEASE).set(LEASE, "somebody quicker", px=60000).execute()
+    own_client.delete(WANT)
+    wait_until(lambda: own_client.get(WANT) == gpu.me, SOON, "the wish to be there still")
+    assert waits.is_alive()
+    own_client.delete(LEASE)
+    waits.join(SOON)
+    assert not waits.is_alive(), "it waits for ever"
     assert own_client.get(LEASE) == gpu.me
     assert not own_client.exists(WANT)
     gpu.give_back()
