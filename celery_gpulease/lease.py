@@ -11,6 +11,8 @@ from celery_gpulease.exceptions import LeaseLost, LedgerUnavailable
 from celery_gpulease.model import GPU
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_gpulease.ledger import Ledger
     from celery_gpulease.model import Claim
 
@@ -110,7 +112,7 @@ class Lease:
             self._is_lost = True
         elif now - max(board.renewed_at(self.claim.fence), self._asked_at) >= settings.lease_ttl:
             self._asked_at = now - settings.lease_ttl + settings.heartbeat_interval
-            self._is_lost = self.ask()
+            self._is_lost = self._ask(self._ledger.is_lost)
         return self._is_lost
 
     def check(self) -> None:
@@ -134,12 +136,13 @@ class Lease:
         """Has it been held for so long that it may have lapsed meanwhile?"""
         return self._ledger is not None and time.monotonic() - self.began > self._ledger.settings.lease_ttl
 
-    def ask(self) -> bool:
-        """Asks Redis whether this run is lost; False where it does not answer."""
-        if self._ledger is None or self.claim is None:
-            return False
+    def is_elsewhere(self) -> bool:
+        """Asks Redis whether this run's task has started elsewhere; False where it does not answer."""
+        return self._ledger is not None and self._ask(self._ledger.is_elsewhere)
+
+    def _ask(self, question: Callable[[Claim], bool]) -> bool:
         try:
-            return self._ledger.is_lost(self.claim)
+            return self.claim is not None and question(self.claim)
         except LedgerUnavailable:
             return False
 
@@ -159,10 +162,10 @@ class Run:
         return self.lease.claim
 
     def must_not_begin(self) -> bool:
-        """Does its task run, or wait, elsewhere already? A robbed run does not: it is its task's only one."""
+        """Does its task run, or wait, elsewhere already? That of a robbed run does not: this one is its only one."""
         if self.claim is None:
             return False
-        return board.is_given_up(self.claim.fence) or (board.is_lost(self.claim.fence) and self.lease.ask())
+        return board.is_given_up(self.claim.fence) or (board.is_lost(self.claim.fence) and self.lease.is_elsewhere())
 
     def must_be_dropped(self) -> bool:
         """Does this run's task run, or end, elsewhere? Asked once it is over and before anything is stored.
@@ -171,7 +174,7 @@ class Run:
         was robbed of its GPU and could not be stopped is still its task's only one: its end counts.
         """
         is_told = self.claim is not None and board.is_lost(self.claim.fence)
-        return (is_told or self.lease.is_older_than_its_ttl()) and self.lease.ask()
+        return (is_told or self.lease.is_older_than_its_ttl()) and self.lease.is_elsewhere()
 
 
 _NO_LEASE: Final = Lease()

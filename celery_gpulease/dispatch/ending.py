@@ -22,7 +22,7 @@ from celery_gpulease.loops import Loop
 
 if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
-    from celery_gpulease.ledger.ledger import Ending
+    from celery_gpulease.ledger.ledger import Cancelled, Ending
 
 logger = get_logger(__name__)
 
@@ -50,14 +50,36 @@ def write_ends(app: Any, ledger: Ledger) -> int:
     """
     written = 0
     while ending := ledger.end():
-        try:
-            write_end(app, ending)
-        except Exception:
-            logger.exception("The end of %s[%s] could not be written; it is tried again", ending.task, ending.task_id)
-            continue
-        ledger.finish(ending.ticket)
-        written += 1
+        if trouble := _write_and_finish(app, ledger, ending):
+            words = "The end of %s[%s] could not be written; it is tried again"
+            logger.error(words, ending.task, ending.task_id, exc_info=trouble)
+        else:
+            written += 1
     return written
+
+
+def cancel(app: Any, ledger: Ledger, task_id: str) -> tuple[Cancelled, Exception | None]:
+    """Takes back what is held of a task and writes its end, at once.
+
+    Returns:
+        What was found; and why an end could not be written (the result backend is away), None where all are. A GPU
+        worker writes it half a minute later, or as soon as there is one.
+
+    Raises:
+        LedgerUnavailable: Redis does not answer.
+    """
+    found = ledger.cancel(task_id)
+    troubles = [_write_and_finish(app, ledger, ending) for ending in found.endings]
+    return found, next(filter(None, troubles), None)
+
+
+def _write_and_finish(app: Any, ledger: Ledger, ending: Ending) -> Exception | None:
+    try:
+        write_end(app, ending)
+    except Exception as error:  # noqa: BLE001  any backend, any error
+        return error
+    ledger.finish(ending.ticket)
+    return None
 
 
 def write_end(app: Any, ending: Ending) -> None:

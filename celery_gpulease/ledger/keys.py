@@ -9,7 +9,7 @@ lease:<gpu>          string   the lease: its value is the holder's token, it alw
 claim:<gpu>          hash     whose lease it is: ticket, token, fence, state (claimed, started, tail), claimed_ms,
                               started_ms, delivery. Outlives the lease, so that a dead holder's task is known
 fence:<gpu>          integer  grows with every claim of this GPU: max(last + 1, now)
-deadlines            zset     gpu by its lease's deadline
+deadlines            zset     gpu by its lease's deadline, or its tail's: by then its heartbeat must have come
 ticket:<id>          hash     one holding of one task: task_id, task, pool, pin, priority, score, eta_ms, expires_ms,
                               held_ms, state, deliveries, returns, gpu, token, why, attempts, superseded; from START:
                               nonce, acks_late, limit, stores_result, runs (how many, but for those that asked for

@@ -45,7 +45,7 @@ class Closed:
 
 @dataclass(frozen=True)
 class Ending:
-    """A ticket whose end must be written outside Redis, and why: expired, lease_lost, unstarted."""
+    """A ticket whose end must be written outside Redis, and why: cancelled, expired, lease_lost, unstarted."""
 
     ticket: str
     task_id: str
@@ -53,6 +53,51 @@ class Ending:
     why: str
     deliveries: int
     message: str
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """What CANCEL found of a task.
+
+    Attributes:
+        is_known: The ledger has it: else it has ended, or was never held.
+        running_on: The GPUs where it runs already, which it goes on doing.
+        endings: What was taken back: the caller writes these ends now (`dispatch.ending.cancel`).
+    """
+
+    is_known: bool
+    running_on: list[str]
+    endings: list[Ending]
+
+
+@dataclass(frozen=True)
+class Bumped:
+    """What BUMP found of a task.
+
+    Attributes:
+        word: 'bumped', 'given' (a GPU has it already), 'ending' or 'unknown'.
+        places: Where it waits now: the pool, or the GPU that it is pinned to, and its position there (from 1; None
+            where it is not due yet).
+    """
+
+    word: str
+    places: list[tuple[str, int | None]]
+
+
+@dataclass(frozen=True)
+class Forced:
+    """Who loses a GPU's lease by order.
+
+    Attributes:
+        word: 'started' (a run, which is told), 'claimed' (it was not started, and goes back to its place), 'foreign',
+            'free' (nobody has the lease) or 'unknown' (no such GPU).
+        gpu: Its id.
+        loser: The task and its id, and who serves the GPU; or the foreign holder.
+    """
+
+    word: str
+    gpu: str = ""
+    loser: str = ""
 
 
 class Ledger:
@@ -135,13 +180,17 @@ class Ledger:
         answer = self._call("defer", gpu=claim.gpu, ticket=claim.ticket, token=claim.token, delay_ms=delay_ms)
         return str(answer[0])
 
-    def renew(self, claim: Claim) -> str:
+    def renew(self, claim: Claim, *, is_lost: bool = False) -> str:
         """Keeps a run's lease for another ttl.
+
+        Args:
+            claim: Of the run.
+            is_lost: It was told before that its lease is lost: it never takes it back.
 
         Returns:
             'renewed', 'regained' (it had lapsed), 'robbed' (a stranger has the GPU, just noticed), 'tail' (it runs on
-            without its lease), 'lost' (it runs elsewhere), 'ended', 'unstarted' or 'flushed' (Redis has forgotten all
-            but the lease, which is kept until the run ends).
+            without its lease), 'lost' (it runs elsewhere, or its lease was taken by force), 'ended', 'unstarted' or
+            'flushed' (Redis has forgotten all but the lease, which is kept until the run ends).
         """
         answer = self._call(
             "renew",
@@ -150,6 +199,7 @@ class Ledger:
             token=claim.token,
             fence=claim.fence,
             ttl_ms=round(self.settings.lease_ttl * 1000),
+            is_lost=int(is_lost),
             route=self.route,
         )
         return str(answer[0])
@@ -184,17 +234,27 @@ class Ledger:
         return str(self._call("give_back", gpu=claim.gpu, ticket=claim.ticket, token=claim.token)[0])
 
     def is_lost(self, claim: Claim) -> bool:
-        """Has this run's task started elsewhere, or has its lease been taken by force?
+        """Has this run's lease gone to another holder, or its task elsewhere?"""
+        is_elsewhere, why = self._whereabouts(claim)
+        return is_elsewhere or why in ("robbed", "forced")
 
-        A run whose ticket only went back to the line is still its own: its end will count.
+    def is_elsewhere(self, claim: Claim) -> bool:
+        """Has this run's task started elsewhere?
+
+        A run whose ticket only went back to the line, or that was robbed or forced to give up its lease, is still its
+        task's only one: its end will count.
         """
+        return self._whereabouts(claim)[0]
+
+    def _whereabouts(self, claim: Claim) -> tuple[bool, str | None]:
+        """Is the run's task elsewhere; and, where the run has none, why it has no lease."""
         with in_our_words("is_lost"):
             names = ["state", "last_run", "why"]
             state, last_run, why = self.client.hmget(self.keys.named("ticket", claim.ticket), names)
             if state is None:
                 is_ended = self.client.zscore(self.keys.named("ended"), claim.ticket) is not None
-                return not is_ended and self.client.get(self.keys.lease(claim.gpu)) != claim.token
-        return bool(last_run != claim.token or (state == "tail" and why == "forced"))
+                return not is_ended and self.client.get(self.keys.lease(claim.gpu)) != claim.token, None
+        return last_run != claim.token, why if state == "tail" else None
 
     def is_reachable(self) -> bool:
         """Does Redis answer now?"""
@@ -205,7 +265,7 @@ class Ledger:
             return False
 
     def reap(self, gpu: str) -> str:
-        """Takes up what a dead holder left: 'reaped', 'held' (it is not over), 'grace', 'tail' or 'none'."""
+        """Takes up what a dead holder left: 'reaped', 'held' (it is not over), 'grace' or 'none'."""
         return str(self._claiming("reap", gpu=gpu)[0])
 
     def promote(self) -> tuple[int, int]:
@@ -220,8 +280,7 @@ class Ledger:
         for _ in range(1 if ticket else ENDS_PER_CALL):
             word, *found = self._call("end", ticket=ticket)
             if word == "end":
-                ticket, task_id, task, why, deliveries, message = found
-                return Ending(ticket, task_id, task, why, int(deliveries), message)
+                return _ending(found)
             if word == "none":
                 break
         return None
@@ -306,6 +365,31 @@ class Ledger:
         answer = self._claiming("drain", gpu=gpu, drained=int(drained))
         return None if answer[0] == "unknown" else str(answer[1])
 
+    def cancel(self, task_id: str) -> Cancelled:
+        """Takes back what is held of a task; for 30 seconds nobody but the caller writes its end. Safe to repeat."""
+        word, running_on, ends = self._claiming("cancel", task_id=task_id)
+        return Cancelled(word == "known", running_on, [_ending(found) for _, *found in ends])
+
+    def bump(self, task_id: str, priority: int) -> Bumped:
+        """Gives what waits of a task another priority, 0 to 255: 0 is served first."""
+        word, *places = self._call("bump", task_id=task_id, priority=priority)
+        return Bumped(word, [(where, None if position == -1 else int(position)) for where, position in places])
+
+    def force(self, gpu: str) -> Forced:
+        """Takes a GPU's lease away by order, whoever has it.
+
+        A run is told at once, and never takes the lease back; while it still runs, no task is given to this GPU.
+
+        Args:
+            gpu: Any name of it.
+        """
+        word, *found = self._claiming("force", gpu=gpu)
+        if word in ("claimed", "started"):
+            name, task_id, task, presence = found
+            worker = json.loads(presence)["worker"] if presence else "no living worker"
+            return Forced(word, name, f"{task}[{task_id}] ({worker})")
+        return Forced(word, *found)
+
     def take_turn(self, who: str, age: float = 0.0) -> bool:
         """One reconciler at a time: True when it is our turn now.
 
@@ -347,3 +431,8 @@ class Ledger:
         with in_our_words(name):
             answer: list[Any] = script(keys=[self.keys.prefix], args=scripts.arguments_of(one, values))
         return answer
+
+
+def _ending(found: list[Any]) -> Ending:
+    ticket, task_id, task, why, deliveries, message = found
+    return Ending(ticket, task_id, task, why, int(deliveries), message)

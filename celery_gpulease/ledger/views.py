@@ -124,6 +124,8 @@ def _gpu_row(found: list[Any]) -> GPURow:
     state, reason = _state(alive=bool(alive), lease=lease, is_ours=is_ours, closed=closed, quarantine=quarantine)
     if state == "free" and wish is not None:
         reason = f"wanted by {wish}"
+    elif state == "free" and claim_state == "tail":
+        reason = "busy with a task that runs on without the lease"
     runs = is_ours or claim_state == "tail"
     return GPURow(
         id=gpu,

@@ -10,10 +10,13 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
+from celery.states import READY_STATES
 
+from celery_gpulease.dispatch.ending import cancel as cancel_task
 from celery_gpulease.exceptions import GPULeaseError
 from celery_gpulease.installed import installation
 from celery_gpulease.ledger.views import gpu_rows, pending_rows, pool_rows
+from celery_gpulease.model import PRIORITIES
 from celery_gpulease.reconcile.corrections import reconcile as reconcile_ledger
 
 if TYPE_CHECKING:
@@ -97,6 +100,68 @@ def reconcile(ledger: Ledger, *, dry_run: bool) -> None:
 
 
 @command
+@click.argument("task_id")
+def cancel(ledger: Ledger, task_id: str) -> None:
+    """Take the held task TASK_ID back: its state becomes REVOKED."""
+    app = click.get_current_context().obj.app
+    found, trouble = cancel_task(app, ledger, task_id)
+    if found.running_on:
+        message = (
+            f"task {task_id} runs already, on {', '.join(found.running_on)}: only what waits can be cancelled; "
+            "AsyncResult.revoke(terminate=True) stops what runs"
+        )
+        raise click.ClickException(message)
+    if not found.endings:
+        raise not_held(app, task_id, is_known=found.is_known)
+    if trouble:
+        message = f"task {task_id} is taken back; a GPU worker will store REVOKED, which failed here: {trouble}"
+        raise click.ClickException(message)
+    click.echo(f"task {task_id} is cancelled")
+
+
+@command
+@click.argument("task_id")
+@click.option(
+    "--priority",
+    type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]),
+    required=True,
+    help=f"From {PRIORITIES[0]}, which is served first, to {PRIORITIES[-1]}.",
+)
+def bump(ledger: Ledger, task_id: str, *, priority: int) -> None:
+    """Change the priority of the held task TASK_ID; within a priority, who came first goes first."""
+    found = ledger.bump(task_id, priority)
+    if found.word == "given":
+        message = f"task {task_id} waits no more: a GPU has it already"
+        raise click.ClickException(message)
+    if not found.places:
+        raise not_held(click.get_current_context().obj.app, task_id, is_known=found.word != "unknown")
+    for where, position in found.places:
+        place = "is not due yet" if position is None else f"is number {position} in the line of {where}"
+        click.echo(f"task {task_id} has priority {priority} now, and {place}")
+
+
+@command
+@click.argument("gpu")
+@click.option("--force", is_flag=True, help="Yes: whoever has the lease loses it.")
+def release(ledger: Ledger, gpu: str, *, force: bool) -> None:
+    """Take the lease of GPU away by hand, whoever has it; say who loses it."""
+    if not force:
+        message = f"whoever has the lease of {gpu} would lose it, and a task there would be stopped: say --force"
+        raise click.ClickException(message)
+    found = ledger.force(gpu)
+    known(None if found.word == "unknown" else found.gpu, gpu)
+    if found.word == "free":
+        message = f"nobody has the lease of GPU {found.gpu}"
+        raise click.ClickException(message)
+    what = {
+        "started": "loses it, and is told so: what becomes of it says gpulease_on_lease_lost",
+        "claimed": "loses it before it started, and goes back to its place",
+        "foreign": "loses it",
+    }
+    click.echo(f"GPU {found.gpu}: {found.loser} {what[found.word]}")
+
+
+@command
 @click.argument("gpu")
 def drain(ledger: Ledger, gpu: str) -> None:
     """No new work for GPU; what runs there ends by itself."""
@@ -116,6 +181,16 @@ def known(gpu: str | None, name: str) -> str:
         message = f"no GPU {name!r} is registered; `gpulease status` lists them"
         raise click.ClickException(message)
     return gpu
+
+
+def not_held(app: Any, task_id: str, *, is_known: bool) -> click.ClickException:
+    """Says why nothing of a task waits: it has ended, or nobody ever held it."""
+    state = app.AsyncResult(task_id).state
+    if state in READY_STATES:
+        return click.ClickException(f"task {task_id} has ended already: {state}")
+    if is_known:
+        return click.ClickException(f"task {task_id} has ended already: a GPU worker is about to write its end")
+    return click.ClickException(f"no task {task_id} is held")
 
 
 def print_json(value: object) -> None:

@@ -84,7 +84,7 @@ class Heartbeat(Loop):
 
     def _renew(self, execution: Execution) -> None:
         asked_at = time.monotonic()  # before it is sent: what the server grants began no earlier
-        answer = self._gpu_worker.ledger.renew(execution.claim)
+        answer = self._gpu_worker.ledger.renew(execution.claim, is_lost=board.is_lost(execution.claim.fence))
         if answer in ("renewed", "regained"):
             board.write_renewed(execution.claim.fence, asked_at)
             if answer == "regained":

@@ -1,4 +1,4 @@
--- No new work for this GPU by order, or work again. Survives restarts of its worker.
+-- No new work for this GPU by order, and what was not started goes back; or work again. Survives its worker's restarts.
 -- KEYS: prefix
 -- ARGV: gpu drained seed route
 -- Returns: {'drained' | 'undrained', gpu id} | {'unknown'}
@@ -12,6 +12,12 @@ end
 if drained == '1' then
   redis.call('HSET', key('closed', gpu), 'drain', 1)
   mark_busy(gpu)
+  local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'state')
+  if claim[2] == 'claimed' then
+    unclaim(gpu, route)
+    back_to_place(claim[1], gpu, 'drained', true)
+    dispatch_ticket(claim[1], seed, route)
+  end
   return { 'drained', gpu }
 end
 redis.call('HDEL', key('closed', gpu), 'drain')

@@ -1,7 +1,7 @@
 -- Takes up what a dead holder left: its ticket goes back to its place, or to its end. Only a lapsed lease is dead.
 -- KEYS: prefix
 -- ARGV: gpu seed route
--- Returns: {'reaped', ticket, 'claimed' | 'started' | 'tail'} | {'none' | 'held' | 'grace' | 'tail'}
+-- Returns: {'reaped', ticket, 'claimed' | 'started' | 'tail'} | {'none' | 'held' | 'grace'}
 -- include: take_up pulse
 local gpu, seed, route = unpack(ARGV)
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
@@ -16,11 +16,7 @@ local deadline = tonumber(redis.call('ZSCORE', DEADLINES, gpu) or 0)
 if redis.call('GET', key('lease', gpu)) == token or deadline > NOW then
   return { 'held' }
 end
-if state == 'tail' and redis.call('EXISTS', key('worker', gpu)) == 1 then
-  redis.call('ZREM', DEADLINES, gpu)
-  return { 'tail' }
-end
-if state == 'started' then
+if state ~= 'claimed' then
   local grace_until = notice_outage()
   if grace_until > NOW then
     redis.call('ZADD', DEADLINES, grace_until, gpu)

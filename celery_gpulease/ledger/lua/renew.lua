@@ -1,9 +1,9 @@
 -- A run asks to keep its lease: the deadline becomes the server's now + ttl. The table is in design.md, section 5.
 -- KEYS: prefix
--- ARGV: gpu ticket token fence ttl_ms route
--- Returns: {'renewed' | 'regained' | 'robbed' | 'lost' | 'ended' | 'unstarted' | 'flushed'} | {'tail', why}
+-- ARGV: gpu ticket token fence ttl_ms is_lost route
+-- Returns: {'renewed' | 'regained' | 'robbed' | 'lost' | 'ended' | 'unstarted' | 'flushed'} | {'tail' | 'lost', why}
 -- include: dispatch
-local gpu, ticket, token, fence, ttl_ms, route = unpack(ARGV)
+local gpu, ticket, token, fence, ttl_ms, is_lost, route = unpack(ARGV)
 local name = key('ticket', ticket)
 local t = redis.call('HMGET', name, 'state', 'token', 'gpu', 'why', 'last_run')
 local state, is_current, was_reaped = t[1], t[2] == token, t[2] ~= token and t[5] == token
@@ -33,13 +33,15 @@ if not state then
   if redis.call('ZSCORE', ENDED, ticket) then
     return { 'ended' }
   end
-  if lease == token or (not lease and not redis.call('ZSCORE', GPUS, gpu)) then -- FLUSHDB: only the lease is left
+  -- FLUSHDB: only the lease is left; what was told that it is lost does not take it back even so
+  if is_lost == '0' and (lease == token or (not lease and not redis.call('ZSCORE', GPUS, gpu))) then
     redis.call('SET', key('lease', gpu), token, 'PX', ttl_ms)
     return { 'flushed' }
   end
   return { 'lost' }
 elseif is_current and state == 'tail' then
-  return { 'tail', t[4] }
+  prolong_tail(gpu)
+  return { t[4] == 'forced' and 'lost' or 'tail', t[4] }
 elseif is_current and state == 'claimed' then
   return { 'unstarted' }
 elseif is_current and lease == token then
@@ -48,9 +50,7 @@ elseif is_current and lease == token then
 elseif is_current and is_open then
   return regain()
 elseif is_current then
-  redis.call('ZREM', DEADLINES, gpu) -- first, as above
-  redis.call('HSET', name, 'state', 'tail', 'why', 'robbed')
-  redis.call('HSET', key('claim', gpu), 'state', 'tail')
+  run_on_without_lease(gpu, ticket, token, 'robbed')
   note('robbed', ticket, gpu, lease)
   return { 'robbed' }
 elseif was_reaped and is_open and (state == 'pending' or state == 'scheduled') then -- scheduled: deferred elsewhere

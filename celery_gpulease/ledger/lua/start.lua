@@ -17,7 +17,7 @@ if t[1] ~= 'claimed' and t[3] ~= nonce then
   return { 'twice' }
 end
 local lease = redis.call('GET', key('lease', gpu))
-if lease and lease ~= token then -- it lapsed, and a stranger took the GPU
+if t[1] == 'tail' or (lease and lease ~= token) then -- taken by force, or it lapsed and a stranger took the GPU
   if t[1] ~= 'claimed' then -- asked again by a run that has not begun
     redis.call('HDEL', name, 'last_run')
   end

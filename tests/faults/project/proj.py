@@ -178,6 +178,24 @@ def collect(self, results):
         return results
 
 
+@app.task(base=GPUTask, bind=True)
+def watch(self, gate):
+    """Runs until the gate opens; was its lease lost by then?"""
+    with run_of(self):
+        while not (JOURNAL.parent / gate).exists():
+            time.sleep(0.01)
+    return self.lease.lost
+
+
+@app.task(base=GPUTask, bind=True, max_retries=1)
+def give_back_and_retry(self):
+    """Gives its GPU back, then asks to run once more."""
+    with run_of(self):
+        self.lease.release()
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+
+
 @app.task(bind=True)
 def plain(self):
     """No GPU task."""

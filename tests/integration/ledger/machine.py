@@ -22,6 +22,7 @@ from tests.integration.ledger.world import World
 GPUS = {"node:0": ("default",), "node:1": ("default", "fast"), "GPU-3": ("fast", "default")}
 PINS = ("node:0", "node:1", "GPU-3", "node:3")
 HOUR_MS = 3_600_000
+ARRIVALS = 2**45
 LIMIT = 2
 
 gpus = st.sampled_from(sorted(GPUS))
@@ -48,6 +49,8 @@ class Task:
     arrival: int = 0  # 0: not in a line yet
     deaths: int = 0  # of its runs, counted
     is_superseded: bool = False
+    is_bumped: bool = False  # in this step
+    priority: int = 0
     last_run: str = ""  # the token that started last, while that run may come back
     has_run: bool = False  # a run of it may have stored its end
 
@@ -213,15 +216,30 @@ class LedgerMachine(RuleBasedStateMachine):
             "old_hold": lambda: self.send_again_what_was_sent_long_ago(which),
         }[what]()
 
+    @rule(what=st.sampled_from(["cancel", "cancel", "bump", "force"]), gpu=gpus, which=some, is_reply_lost=repeats)
+    def operator(self, what, gpu, which, is_reply_lost):
+        """A person at the command line."""
+        {
+            "cancel": lambda: self.cancel(which, is_reply_lost, dies=which % 3 == 0),
+            "bump": lambda: self.bump(which, is_reply_lost),
+            "force": lambda: self.force(gpu, is_reply_lost),
+        }[what]()
+
     @precondition(lambda self: self.runs)
-    @rule(which=some, by_hand=st.sampled_from([False, False, True]), then=st.sampled_from(["", "stranger", "serve"]))
-    def is_taken_for_dead(self, which, by_hand, then):
+    @rule(
+        which=some,
+        how=st.sampled_from(["lapses", "lapses", "is deleted", "is forced"]),
+        then=st.sampled_from(["", "stranger", "serve"]),
+    )
+    def is_taken_for_dead(self, which, how, then):
         """A run's lease is gone, somebody reaps it, and then it says that it lives."""
         run = self._pick(self.runs, which)
         gpu = run.claim.gpu
-        if by_hand:
+        if how == "is deleted":
             self.lease_is_deleted_by_hand(gpu)
-        else:
+        if how == "is forced":
+            self.force(gpu, is_reply_lost=False)
+        if how != "is deleted":
             self.world.lapse(gpu)
         self.before = self._check()
         self.reap(gpu, is_reply_lost=False)
@@ -287,7 +305,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.is_reply_lost = False
         note(f"  {held.ticket}: {answer}")
         if answer != "lost":
-            self.tasks[held.ticket] = Task(held)
+            self.tasks[held.ticket] = Task(held, priority=held.priority)
         return answer
 
     def send_again_what_was_sent_long_ago(self, which):
@@ -364,6 +382,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.must_end.add(claim["ticket"])
         elif claim["state"] != "claimed":
             task.deaths += 1
+        if claim["state"] == "tail" and self.before.tickets[claim["ticket"]]["why"] == "forced":
+            task.last_run = ""
 
     def claim(self, gpu, is_reply_lost):
         """A living worker asks for work."""
@@ -464,7 +484,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return "ended"
         is_current = t.get("token") == claim.token
         if is_current and t["state"] == "tail":
-            return "tail"
+            return "lost" if t["why"] == "forced" else "tail"
         if is_current and lease == claim.token:
             return "renewed"
         is_unstarted = (
@@ -631,9 +651,7 @@ class LedgerMachine(RuleBasedStateMachine):
         lease, now = self.before.leases.get(gpu), self.world.now_ms()
         deadline = self.client.zscore(self.world.key("deadlines"), gpu) or 0
         is_dead = bool(claim) and lease != claim["token"] and deadline <= now
-        if claim.get("state") == "started" and self.is_outage:
-            is_dead = False
-        if claim.get("state") == "tail" and self.client.exists(self.world.key("worker", gpu)):
+        if claim.get("state") in ("started", "tail") and self.is_outage:
             is_dead = False
         if is_dead:
             self._is_taken_up(claim)
@@ -689,7 +707,67 @@ class LedgerMachine(RuleBasedStateMachine):
         """An operator."""
         self.ledger.is_reply_lost = is_reply_lost
         self.ledger.drain(gpu, drained=is_drained)
+        assert not is_drained or self.world.claim_of(gpu).get("state") != "claimed"
         (self.drained.add if is_drained else self.drained.discard)(gpu)
+
+    def cancel(self, which, is_reply_lost, dies):
+        """What is held of a task ends, written by the canceller unless it dies; what runs goes on."""
+        if not self.before.tickets:
+            return
+        task_id = self._pick(list(self.before.tickets.values()), which)["task_id"]
+        mine = {ticket: t for ticket, t in self.before.tickets.items() if t["task_id"] == task_id}
+        held = {ticket for ticket, t in mine.items() if t["state"] in ("pending", "scheduled", "claimed")}
+        again = {ticket for ticket, t in mine.items() if (t["state"], t.get("why")) == ("ending", "cancelled")}
+        self.ledger.is_reply_lost = is_reply_lost
+        found = self.ledger.cancel(task_id)
+        self.ledger.is_reply_lost = False
+        note(f"  {task_id}: {found}")
+        handed_out = {ending.ticket for ending in found.endings}
+        assert held <= handed_out <= held | again  # one that was tried ten times is given up
+        assert sorted(found.running_on) == sorted(t["gpu"] for t in mine.values() if t["state"] in ("started", "tail"))
+        self.may_end |= again
+        for ticket in held:
+            self.tasks[ticket].last_run = ""
+        if not dies:
+            self.may_end |= handed_out
+            self.must_end |= handed_out
+            for ticket in handed_out:
+                assert self.ledger.finish(ticket) == "ended"
+
+    def bump(self, which, is_reply_lost):
+        """What waits stands elsewhere in its line."""
+        if not self.before.tickets:
+            return
+        ticket = self._pick(list(self.before.tickets), which)
+        task_id, priority = self.tasks[ticket].held.task_id, (0, 9, 255)[which % 3]
+        waiting = [
+            one
+            for one, t in self.before.tickets.items()
+            if t["task_id"] == task_id and t["state"] in ("pending", "scheduled")
+        ]
+        self.ledger.is_reply_lost = is_reply_lost
+        found = self.ledger.bump(task_id, priority)
+        note(f"  {task_id} to {priority}: {found}")
+        assert (len(found.places), found.word == "bumped") == (len(waiting), bool(waiting))
+        for one in waiting:
+            self.tasks[one].priority, self.tasks[one].is_bumped = priority, True
+
+    def force(self, gpu, is_reply_lost):
+        """A lease is taken away, whoever has it."""
+        gpu = self._busy(gpu)
+        claim, lease = self.before.claims.get(gpu, {}), self.before.leases.get(gpu)
+        is_foreign = lease is not None and lease != claim.get("token")
+        self.ledger.is_reply_lost = is_reply_lost
+        found = self.ledger.force(gpu)
+        self.ledger.is_reply_lost = False
+        note(f"  {gpu}: {found}")
+        if is_foreign:
+            assert self.strangers.pop(gpu, None) == lease
+        if not is_reply_lost:
+            assert (found.word == "foreign") == is_foreign
+        if not is_foreign and claim.get("state") == "started":
+            assert found.word == "started"
+            assert self.world.lease(gpu) is None
 
     def reconcile(self, gpu, is_reply_lost, dies):
         """One at a time: the index of free GPUs is put right, and what was forgotten is dispatched."""
@@ -789,7 +867,10 @@ class LedgerMachine(RuleBasedStateMachine):
             return "score" in now.tickets.get(ticket, {}) or ticket in now.ended
 
         for ticket in now.tickets.keys() & before.tickets.keys():
-            score = before.tickets[ticket].get("score")
+            score, task = before.tickets[ticket].get("score"), self.tasks[ticket]
+            if task.is_bumped and score is not None:
+                score = str(task.priority * ARRIVALS + int(score) % ARRIVALS)
+            task.is_bumped = False
             assert score in (None, now.tickets[ticket].get("score")), f"{ticket} has lost its place"
         fresh = [ticket for ticket, task in self.tasks.items() if not task.arrival and came_in(ticket)]
         due = {ticket: int(before.tickets.get(ticket, {}).get("eta_ms", 0)) for ticket in fresh}
@@ -831,7 +912,7 @@ class LedgerMachine(RuleBasedStateMachine):
             line = lines.index(held.pin) if held.pin in lines else None
         else:
             line = 2 + GPUS[gpu].index(held.pool) if held.pool in GPUS[gpu] else None
-        return None if line is None else (line, held.priority, task.arrival)
+        return None if line is None else (line, task.priority, task.arrival)
 
     def _deliveries(self, now):
         for ticket, t in now.tickets.items():
@@ -888,8 +969,6 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.world.lapse(gpu)
                 if claim["token"] == self.world.lease(gpu):
                     worker.report()
-            elif claim.get("state") == "tail":
-                self.world.lapse_presence(gpu)
             if claim:
                 self.world.lapse(gpu)
                 self.ledger.reap(gpu)

@@ -16,6 +16,39 @@ def test_a_drained_gpu_finishes_its_job_and_gets_no_other(world):
     assert world.state(waiting) == "pending"
 
 
+def test_what_was_routed_and_not_started_goes_back_uncounted_and_to_another_gpu(world):
+    worker, other = world.join(), world.join("node:1")
+    world.ledger.drain("node:1", drained=True)
+    ticket = world.hold()
+    assert worker.claim() == ticket
+    popped = worker.pop()
+    world.ledger.drain("node:1", drained=False)
+    world.ledger.drain("node:0", drained=True)
+    assert world.lease() is None
+    assert worker.start(popped) == "stale"
+    claim = other.pop()
+    assert (claim.ticket, claim.delivery) == (ticket, 1)
+
+
+def test_what_was_routed_to_the_only_gpu_is_taken_out_of_its_queue_and_waits_at_its_place(world):
+    worker = world.join()
+    first, second = world.hold(), world.hold()
+    worker.claim()
+    world.ledger.drain("node:0", drained=True)
+    assert (worker.pop(), world.line()) == (None, [first, second])
+
+
+def test_a_worker_that_starts_again_finds_it_drained(world):
+    worker = world.join()
+    world.ledger.drain("node:0", drained=True)
+    worker.leave()
+    worker.die()
+    again = world.join()
+    waiting = world.hold()
+    assert again.claim().reason == "drain"
+    assert world.state(waiting) == "pending"
+
+
 def test_undrained_it_gets_whoever_waits_at_once(world):
     worker = world.join()
     world.ledger.drain("node:0", drained=True)

@@ -34,7 +34,6 @@ def test_the_lease_is_gone_and_the_run_is_a_tail(world, tail):
     assert world.lease() is None
     assert (world.state(tail.ticket), world.ticket(tail.ticket)["why"]) == ("tail", "early")
     assert world.claim_of()["state"] == "tail"
-    assert world.ledger.agenda().deadline is None
     assert not world.ledger.is_lost(tail)
     assert world.journal()[-1] == "given_back"
 
@@ -55,6 +54,12 @@ def test_its_release_ends_it_and_the_gpu_is_free(world, worker, tail):
     assert world.state(tail.ticket) == "ended"
     assert (world.claim_of(), world.free()) == ({}, ["node:0"])
     assert worker.claim() is None
+
+
+def test_its_worker_is_woken_when_it_ends_since_no_key_vanishes_then(world, tail):
+    assert world.heard() == []
+    world.ledger.release(tail)
+    assert world.heard() == [(world.ledger.keys.here("node:0"), "lease")]
 
 
 def test_its_worker_is_busy_until_then(world, worker, tail):
@@ -93,7 +98,7 @@ def test_what_was_robbed_stays_robbed(world, run):
 def test_a_lapsed_lease_is_given_back_too(world, run):
     world.lapse()
     assert world.ledger.give_back(run) == "tail"
-    assert world.ledger.reap("node:0") == "tail"
+    assert world.ledger.reap("node:0") == "held"
     assert world.state(run.ticket) == "tail"
 
 
@@ -113,14 +118,19 @@ def test_what_does_not_run_gives_nothing_back(world, worker, claim, over):
     assert world.everything() == before
 
 
-def test_it_is_left_to_its_worker_while_that_is_present(world, tail):
-    assert world.ledger.reap("node:0") == "tail"
+def test_it_is_left_to_its_worker_while_its_heartbeat_comes(world, tail):
+    world.lapse()
+    assert world.ledger.agenda().lapsed == ["node:0"]
+    world.ledger.renew(tail)
+    assert world.ledger.agenda().lapsed == []
+    assert world.ledger.reap("node:0") == "held"
     assert world.state(tail.ticket) == "tail"
 
 
-def test_it_is_reaped_when_its_workers_presence_lapses(world, worker, tail):
-    worker.die()
-    world.lapse_presence()
+def test_it_is_reaped_when_its_heartbeat_stays_away_for_a_ttl_whoever_is_present_there(world, worker, tail):
+    world.drained()
+    worker.report()
+    world.lapse()
     assert world.ledger.reap("node:0") == "reaped"
     assert (world.state(tail.ticket), world.ticket(tail.ticket)["deliveries"]) == ("pending", "1")
     assert world.claim_of() == {}
@@ -150,6 +160,7 @@ def test_a_full_server_lets_it(world, run):
         with pytest.raises(LedgerUnavailable):
             world.hold()
         assert world.ledger.give_back(run) == "tail"
+        assert world.ledger.renew(run) == "tail"
     finally:
         world.client.config_set("maxmemory", "0")
     assert (world.lease(), world.state(run.ticket)) == (None, "tail")

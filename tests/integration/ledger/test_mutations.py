@@ -79,6 +79,21 @@ MUTATIONS = {
         "put_in_line(ticket)",
         only="promote",
     ),
+    "cancel_overlooks_a_claim": Mutation("if gpu then\n    unclaim(gpu, route)", "if false then", only="cancel"),
+    "a_bump_gives_away_who_came_first": Mutation("+ tonumber(t[4]) % PRIORITY_STEP", "+ next_arrival()", only="bump"),
+    "a_bump_moves_nobody": Mutation(
+        "redis.call('ZADD', line_of(t[2], t[3]), redis.call('HGET', name, 'score'), ticket)",
+        "redis.call('PING')",
+        only="bump",
+    ),
+    "force_leaves_the_lease": Mutation("redis.call('DEL', key('lease', gpu))", "redis.call('PING')", only="force"),
+    "a_forced_run_comes_back": Mutation("== 'forced' then", "== 'never' then", only="reap"),
+    "a_tail_does_not_live_by_its_heartbeat": Mutation(
+        "prolong_tail(gpu)\n  return", "redis.call('ZREM', DEADLINES, gpu)\n  return", only="renew"
+    ),
+    "a_drained_gpu_keeps_what_it_did_not_start": Mutation(
+        "if claim[2] == 'claimed' then", "if false then", only="drain"
+    ),
     "the_dead_are_alive": Mutation("return count.err ~= nil or tonumber(count[2]) > 0", "return true"),
 }
 

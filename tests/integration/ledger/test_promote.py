@@ -66,8 +66,9 @@ def test_back_in_line_it_expires_again(world, later):
     worker = world.join()
     ticket = world.hold(expires_ms=later)
     worker.claim()
-    world.ledger.drain(worker.gpu, drained=True)
-    world.ledger.requeue(worker.run(), "rejected", counted=False)
+    run = worker.run()
+    world.drained()
+    world.ledger.requeue(run, "rejected", counted=False)
     world.make_expired(ticket)
     assert world.ledger.promote() == (0, 1)
 

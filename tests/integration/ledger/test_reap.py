@@ -136,14 +136,15 @@ def robbed(world, run):
     return run
 
 
-def test_a_robbed_run_is_left_to_its_worker_while_that_is_present(world, robbed):
-    assert world.ledger.reap("node:0") == "tail"
+def test_a_robbed_run_is_left_to_its_worker_while_its_heartbeat_comes(world, robbed):
+    world.lapse()
+    assert world.ledger.renew(robbed) == "tail"
+    assert world.ledger.reap("node:0") == "held"
     assert world.state(robbed.ticket) == "tail"
 
 
-def test_a_robbed_run_is_reaped_when_its_workers_presence_lapses(world, worker, robbed):
-    worker.die()
-    world.lapse_presence()
+def test_a_robbed_run_is_reaped_when_its_heartbeat_stays_away_for_a_ttl(world, robbed):
+    world.lapse()
     assert world.ledger.reap("node:0") == "reaped"
     assert world.state(robbed.ticket) == "pending"
 

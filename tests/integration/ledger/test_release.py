@@ -59,6 +59,29 @@ def test_a_robbed_run_ends_when_it_is_done(world, run):
     assert (world.lease(), is_gone(world, run)) == ("stranger", True)
 
 
+@pytest.mark.parametrize("has_stranger", [False, True])
+def test_a_forced_run_that_could_not_be_stopped_ends_when_it_is_done_and_nothing_else_changes(
+    world, worker, run, has_stranger
+):
+    world.ledger.force("node:0")
+    waiting = world.hold()
+    if has_stranger:
+        world.stranger_takes()
+    assert world.ledger.release(run) == "released"
+    assert is_gone(world, run)
+    assert world.lease() == ("stranger" if has_stranger else None)
+    assert (worker.claim() == waiting) == (not has_stranger)
+
+
+def test_a_forced_run_that_was_reaped_ends_nothing(world, run):
+    world.ledger.force("node:0")
+    world.drained()
+    world.lapse()
+    world.ledger.reap("node:0")
+    assert world.ledger.release(run) == "lost"
+    assert world.state(run.ticket) == "pending"
+
+
 def test_a_claim_for_another_that_nobody_started_stays(world, run):
     put_back(world, run)
     other = world.hold(pin=run.gpu)

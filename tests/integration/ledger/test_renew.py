@@ -97,6 +97,59 @@ def test_what_was_robbed_runs_on_without_its_lease_also_when_the_stranger_has_go
     assert world.lease() is None
 
 
+# K was taken away by force
+
+
+@pytest.fixture
+def forced(world, run):
+    assert world.ledger.force("node:0").word == "started"
+    return run
+
+
+@pytest.mark.parametrize("lease_of", ["nobody", "a stranger", "itself"])
+def test_what_was_forced_is_lost_whoever_has_the_gpu_and_stays_a_tail(world, forced, lease_of):
+    if lease_of == "a stranger":
+        world.stranger_takes()
+    elif lease_of == "itself":
+        world.client.set(world.ledger.keys.lease("node:0"), forced.token, px=60_000)
+    before = world.lease()
+    assert world.ledger.renew(forced) == "lost"
+    assert world.lease() == before
+    assert (world.state(forced.ticket), world.claim_of()["state"]) == ("tail", "tail")
+    world.delete_lease()
+
+
+def test_what_was_forced_keeps_its_ticket_while_its_heartbeat_comes(world, forced):
+    world.lapse()
+    world.ledger.renew(forced)
+    assert world.ledger.reap("node:0") == "held"
+
+
+def test_what_was_forced_is_not_regained_when_it_was_reaped_meanwhile(world, forced):
+    world.drained()
+    world.lapse()
+    assert world.ledger.reap("node:0") == "reaped"
+    assert world.ledger.renew(forced) == "lost"
+    assert (world.lease(), world.state(forced.ticket)) == (None, "pending")
+
+
+def test_a_run_that_was_forced_once_is_regained_as_any_when_it_runs_again(world, worker, forced):
+    world.ledger.requeue(forced, "lost", counted=True)
+    again = worker.run()
+    world.drained()
+    world.lapse()
+    world.ledger.reap("node:0")
+    assert world.ledger.renew(again) == "regained"
+
+
+@pytest.mark.parametrize(("is_lost", "answer"), [(False, "flushed"), (True, "lost")])
+def test_what_was_told_that_it_is_lost_takes_nothing_back_from_a_redis_that_has_forgotten(world, run, is_lost, answer):
+    world.client.flushdb()
+    assert world.ledger.renew(run, is_lost=is_lost) == answer
+    assert (world.lease() == run.token) == (answer == "flushed")
+    world.delete_lease()
+
+
 # T was reaped
 
 

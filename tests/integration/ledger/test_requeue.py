@@ -17,8 +17,8 @@ def claim(world, worker):
 
 def test_it_stands_at_its_old_place(world, worker, claim):
     later = world.hold()
-    world.ledger.drain(worker.gpu, drained=True)
     worker.start(claim)
+    world.drained()
     assert world.ledger.requeue(claim, "rejected", counted=False) == "pending"
     assert world.line() == [claim.ticket, later]
     assert world.lease() is None
@@ -64,6 +64,21 @@ def test_a_robbed_run_goes_back_when_its_child_is_gone(world, worker, claim):
     world.ledger.renew(claim)
     assert world.ledger.requeue(claim, "child killed", counted=True) == "pending"
     assert world.lease() == "stranger"
+
+
+@pytest.mark.parametrize(("limit", "state"), [(2, "claimed"), (1, "ending")])
+def test_a_forced_run_goes_back_when_its_child_is_gone_and_counts(world, worker, claim, limit, state):
+    worker.start(claim, limit=limit)
+    world.ledger.force("node:0")
+    world.ledger.renew(claim)
+    assert world.ledger.requeue(claim, "lost", counted=True) == state
+    assert world.ticket(claim.ticket)["deliveries"] == ("2" if state == "claimed" else "1")
+
+
+def test_a_forced_run_that_may_run_only_once_fails(world, worker, claim):
+    worker.start(claim, acks_late=False)
+    world.ledger.force("node:0")
+    assert world.ledger.requeue(claim, "lost", counted=True) == "ending"
 
 
 def test_doing_it_again_changes_nothing(world, worker, claim):

@@ -30,6 +30,21 @@ def test_a_running_gpu(world):
     assert 25 < found.ttl_seconds <= 30
 
 
+def test_a_gpu_whose_lease_was_given_back_or_taken_by_force_while_its_task_still_runs(world):
+    worker = world.join()
+    ticket = world.hold()
+    worker.claim()
+    worker.run()
+    world.ledger.force("node:0")
+    waiting = world.hold()
+    found = row(world)
+    assert (found.state, found.reason) == ("free", "busy with a task that runs on without the lease")
+    assert (found.task_id, found.fence) == (world.ticket(ticket)["task_id"], None)
+    (pending,) = pending_rows(world.ledger, [found])
+    assert pending.task_id == world.ticket(waiting)["task_id"]
+    assert pending.reason == "every GPU of pool 'default' is busy with a task that runs on without the lease"
+
+
 def test_a_strangers_gpu(world):
     world.join()
     world.stranger_takes()

@@ -42,12 +42,16 @@ end
 
 -- The claim is over; the lease key goes when it is still this claim's.
 local function drop_claim(gpu, token)
-  if redis.call('GET', key('lease', gpu)) == token then
+  local is_held = redis.call('GET', key('lease', gpu)) == token
+  if is_held then
     redis.call('DEL', key('lease', gpu))
   end
   if redis.call('HGET', key('claim', gpu), 'token') == token then
     redis.call('DEL', key('claim', gpu))
     redis.call('ZREM', DEADLINES, gpu)
+    if not is_held then -- no key vanishes, and the GPU is free all the same: a tail has ended
+      redis.pcall('PUBLISH', key('here', gpu), 'lease')
+    end
   end
 end
 
@@ -66,6 +70,22 @@ local function hold_lease(gpu, token)
   local ttl_ms = ttl_ms_of(gpu)
   redis.call('SET', key('lease', gpu), token, 'PX', ttl_ms)
   redis.call('ZADD', DEADLINES, NOW + ttl_ms, gpu)
+end
+
+-- A tail holds no lease, and is looked at like one: it lives while its heartbeat says so.
+local function prolong_tail(gpu)
+  redis.call('ZREM', DEADLINES, gpu) -- a full server allows this write, and with it all that follow
+  redis.call('ZADD', DEADLINES, NOW + ttl_ms_of(gpu), gpu)
+end
+
+-- The run goes on as its tail: given back early, robbed or forced. A lease that is still its own goes.
+local function run_on_without_lease(gpu, ticket, token, why)
+  prolong_tail(gpu)
+  redis.call('HSET', key('ticket', ticket), 'state', 'tail', 'why', why)
+  redis.call('HSET', key('claim', gpu), 'state', 'tail')
+  if redis.call('GET', key('lease', gpu)) == token then
+    redis.call('DEL', key('lease', gpu))
+  end
 end
 
 -- The same for a lease that is there; first a write that a full server still allows.

@@ -6,6 +6,9 @@ local function take_up(gpu, why, seed, route)
     withdraw_message(gpu, route)
     return_unstarted(claim[1], gpu)
   else
+    if claim[3] == 'tail' and redis.call('HGET', key('ticket', claim[1]), 'why') == 'forced' then
+      redis.call('HDEL', key('ticket', claim[1]), 'last_run') -- it never takes the lease back
+    end
     return_died(claim[1], gpu, why)
   end
   drop_claim(gpu, claim[2])

@@ -29,6 +29,19 @@ local function has_vanished(ticket)
   return true
 end
 
+-- The tickets of a task id: it comes back on a retry, and may be sent twice.
+local function tickets_of(task_id)
+  local found = {}
+  for _, ticket in ipairs(redis.call('SMEMBERS', key('task', task_id))) do
+    if has_vanished(ticket) then
+      redis.call('SREM', key('task', task_id), ticket)
+    else
+      found[#found + 1] = ticket
+    end
+  end
+  return found
+end
+
 -- The end must still be written outside Redis (result backend, callbacks): a worker does that, then FINISH.
 local function mark_ending(ticket, why)
   redis.call('ZADD', ENDING, NOW, ticket)

@@ -1,0 +1,159 @@
+"""`gpulease cancel`, `bump` and `release`: what they say, and their exit codes."""
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+from celery import Celery, signals
+from click.testing import CliRunner
+
+from celery_gpulease import GPULease, GPUTask
+from celery_gpulease.ledger.checks import inconsistencies
+from celery_gpulease.operate.cli import gpulease
+from tests.integration.ledger.world import World
+
+pytestmark = [
+    # Celery's result backends leave their sockets to the garbage collector, and call what redis-py calls old.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _results_go_before_their_server():
+    """An AsyncResult that goes says so to its backend."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def app(redis_url):
+    made = Celery("proj", broker=redis_url, backend=redis_url, set_as_current=False)
+    GPULease(made)
+
+    @made.task(base=GPUTask, name="proj.render", shared=False)
+    def render():
+        pass
+
+    yield made
+    assert inconsistencies(made.gpulease.ledger) == []
+    made.close()
+
+
+@pytest.fixture
+def world(app):
+    made = World(app.gpulease.ledger)
+    yield made
+    made.close()
+    made.client.close()
+
+
+@pytest.fixture
+def says(app):
+    """The command's exit code, and all that it prints, in one line."""
+
+    def run(*arguments):
+        result = CliRunner().invoke(gpulease, arguments, obj=SimpleNamespace(app=app))
+        assert result.output.count("\n") == 1 or result.exit_code == 2
+        return result.exit_code, result.output
+
+    return run
+
+
+@pytest.fixture
+def running(world):
+    """The id of a task that runs on node:0."""
+    worker = world.join()
+    world.hold(task_id="one")
+    worker.claim()
+    worker.run()
+    return "one"
+
+
+def test_a_held_task_is_revoked_when_cancel_returns_and_a_signal_says_so(app, says):
+    task, heard = app.tasks["proj.render"], []
+    result = task.delay()
+
+    @signals.task_revoked.connect(weak=False)
+    def hear(sender, request, terminated, expired, **_):
+        heard.append((sender, request.id, terminated, expired))
+
+    try:
+        assert says("cancel", result.id) == (0, f"task {result.id} is cancelled\n")
+    finally:
+        signals.task_revoked.disconnect(hear)
+    assert result.state == "REVOKED"
+    assert heard == [(task, result.id, False, False)]
+    assert says("cancel", result.id) == (1, f"Error: task {result.id} has ended already: REVOKED\n")
+
+
+def test_a_running_task_is_not_cancelled_and_it_is_said_what_would_stop_it(app, running, says):
+    code, words = says("cancel", running)
+    assert code == 1
+    assert "runs already, on node:0" in words
+    assert "AsyncResult.revoke(terminate=True)" in words
+    assert app.AsyncResult(running).state == "PENDING"
+
+
+@pytest.mark.parametrize("command", [("cancel", "nobody"), ("bump", "nobody", "--priority", "3")])
+def test_a_task_that_nobody_holds_is_said_to_be_unknown(says, command):
+    assert says(*command) == (1, "Error: no task nobody is held\n")
+
+
+def test_an_end_that_cannot_be_stored_is_left_to_a_worker(app, world, says):
+    render = app.tasks["proj.render"]
+    task_id = render.delay().id
+    with Celery("away", backend="redis://127.0.0.1:1", set_as_current=False) as away:
+        away.conf.result_backend_transport_options = {"retry_policy": {"max_retries": 0}}
+        render.backend = away.backend
+        code, words = says("cancel", task_id)
+        assert (code, "a GPU worker will store REVOKED" in words) == (1, True)
+    assert world.ledger.end() is None
+    assert 29 < world.ledger.agenda().ending <= 30
+
+
+def test_bump_says_the_new_position(app, says):
+    render = app.tasks["proj.render"]
+    first, second = render.apply_async(priority=5), render.apply_async(priority=5)
+    later = render.apply_async(countdown=60)
+    assert says("bump", second.id, "--priority", "4") == (
+        0,
+        f"task {second.id} has priority 4 now, and is number 1 in the line of default\n",
+    )
+    assert says("bump", first.id, "--priority", "255")[1].endswith("is number 2 in the line of default\n")
+    assert says("bump", later.id, "--priority", "1")[1].endswith("is not due yet\n")
+
+
+def test_what_runs_is_not_bumped(running, says):
+    assert says("bump", running, "--priority", "0") == (
+        1,
+        f"Error: task {running} waits no more: a GPU has it already\n",
+    )
+
+
+@pytest.mark.parametrize("priority", ["-1", "256", "high"])
+def test_a_priority_that_is_none_is_refused(app, says, priority):
+    task_id = app.tasks["proj.render"].delay().id
+    code, words = says("bump", task_id, "--priority", priority)
+    assert code == 2
+    assert "Invalid value for '--priority'" in words
+
+
+def test_without_force_nothing_is_released(world, running, says):
+    code, words = says("release", "node:0")
+    assert (code, "--force" in words) == (1, True)
+    assert world.lease()
+
+
+def test_force_says_who_loses_the_lease(world, running, says):
+    code, words = says("release", "node:0", "--force")
+    assert (code, words.startswith(f"GPU node:0: proj.render[{running}] (gpu@node) loses it, and is told")) == (0, True)
+    world.stranger_takes()
+    assert says("release", "node:0", "--force") == (0, "GPU node:0: stranger loses it\n")
+
+
+def test_where_there_is_nothing_to_take_it_is_said_so(world, says):
+    world.join()
+    assert says("release", "node:0", "--force") == (1, "Error: nobody has the lease of GPU node:0\n")
+    code, words = says("release", "nobody:0", "--force")
+    assert (code, "no GPU 'nobody:0' is registered" in words) == (1, True)
