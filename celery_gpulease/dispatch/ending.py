@@ -93,22 +93,27 @@ def write_end(app: Any, ending: Ending) -> None:
     task = app.tasks.get(ending.task)
     backend = task.backend if task is not None else app.backend
     request = request_of(app, ending)
-    if stored := stored_end(backend, ending.task_id):
+    if ending.has_run and (stored := stored_end(backend, ending.task_id)):
         repeat_end(backend, stored, request)
         return
-    is_stored = not _is_ignored(request, task)
     if ending.why in REASONS:
-        backend.mark_as_revoked(ending.task_id, REASONS[ending.why], request=request, store_result=is_stored)
-        if task is not None:
-            is_expired = ending.why == "expired"
-            signals.task_revoked.send(task, request=request, terminated=False, signum=None, expired=is_expired)
-        _send_event(
-            app, "task-revoked", uuid=ending.task_id, terminated=False, signum=None, expired=ending.why == "expired"
-        )
-        logger.info("Task %s[%s] is revoked: %s", ending.task, ending.task_id, ending.why)
-        return
+        _revoke(app, ending, task, backend, request)
+    else:
+        _fail(app, ending, task, backend, request)
+
+
+def _revoke(app: Any, ending: Ending, task: Any, backend: Any, request: Context) -> None:
+    is_expired, is_stored = ending.why == "expired", not _is_ignored(request, task)
+    backend.mark_as_revoked(ending.task_id, REASONS[ending.why], request=request, store_result=is_stored)
+    if task is not None:
+        signals.task_revoked.send(task, request=request, terminated=False, signum=None, expired=is_expired)
+    _send_event(app, "task-revoked", uuid=ending.task_id, terminated=False, signum=None, expired=is_expired)
+    logger.info("Task %s[%s] is revoked: %s", ending.task, ending.task_id, ending.why)
+
+
+def _fail(app: Any, ending: Ending, task: Any, backend: Any, request: Context) -> None:
     error = LeaseLost(_why_lost(ending))
-    is_stored = is_stored or getattr(task, "store_errors_even_if_ignored", False)
+    is_stored = not _is_ignored(request, task) or getattr(task, "store_errors_even_if_ignored", False)
     backend.mark_as_failure(ending.task_id, error, request=request, store_result=is_stored)
     if task is not None:
         signals.task_failure.send(

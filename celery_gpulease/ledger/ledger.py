@@ -52,6 +52,7 @@ class Ending:
     task: str
     why: str
     deliveries: int
+    has_run: bool
     message: str
 
 
@@ -239,7 +240,7 @@ class Ledger:
         return is_elsewhere or why in ("robbed", "forced")
 
     def is_elsewhere(self, claim: Claim) -> bool:
-        """Has this run's task started elsewhere?
+        """Has this run's task started, or ended, elsewhere? Asked by a run that is not over.
 
         A run whose ticket only went back to the line, or that was robbed or forced to give up its lease, is still its
         task's only one: its end will count.
@@ -253,7 +254,7 @@ class Ledger:
             state, last_run, why = self.client.hmget(self.keys.named("ticket", claim.ticket), names)
             if state is None:
                 is_ended = self.client.zscore(self.keys.named("ended"), claim.ticket) is not None
-                return not is_ended and self.client.get(self.keys.lease(claim.gpu)) != claim.token, None
+                return is_ended or self.client.get(self.keys.lease(claim.gpu)) != claim.token, None
         return last_run != claim.token, why if state == "tail" else None
 
     def is_reachable(self) -> bool:
@@ -434,5 +435,5 @@ class Ledger:
 
 
 def _ending(found: list[Any]) -> Ending:
-    ticket, task_id, task, why, deliveries, message = found
-    return Ending(ticket, task_id, task, why, int(deliveries), message)
+    ticket, task_id, task, why, deliveries, runs, message = found
+    return Ending(ticket, task_id, task, why, int(deliveries), int(runs) > 0, message)

@@ -36,6 +36,7 @@ class Execution:
         is_counted: Does giving it up count as a delivery?
         pid: The process that must be gone first, None for none.
         unknown_since: Since when neither Celery's pool nor its main process knows the request.
+        ended_since: Since when its ticket has ended.
     """
 
     claim: Claim
@@ -45,6 +46,7 @@ class Execution:
     is_counted: bool = True
     pid: int | None = None
     unknown_since: float | None = None
+    ended_since: float | None = None
 
 
 class GPUWorker:

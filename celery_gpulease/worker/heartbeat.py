@@ -22,6 +22,8 @@ logger = get_logger(__name__)
 
 #: Seconds between two looks at a process that is to be gone.
 LOOK_EVERY: Final = 0.02
+#: Seconds within which a process tells of the release that it has made.
+RELEASE_TOLD_AFTER: Final = 1.0
 #: Seconds after which what Celery has forgotten, and no process has begun, never will be.
 DROPPED_AFTER: Final = 1.0
 
@@ -92,10 +94,23 @@ class Heartbeat(Loop):
                     "%s had lost the lease of GPU %s and took it back", execution.request, execution.claim.gpu
                 )
         elif answer in ("robbed", "lost") and not execution.is_over:
-            board.write_lost(execution.claim.fence)
-            execution.request.lose(answer)
-        elif answer == "ended" and execution.unknown_since is not None:  # it ran, and Celery has forgotten it
+            self._lose(execution, answer)
+        elif answer == "ended":
+            self._see_ended(execution)
+
+    def _lose(self, execution: Execution, why: str) -> None:
+        board.write_lost(execution.claim.fence)
+        execution.request.lose(why)
+
+    def _see_ended(self, execution: Execution) -> None:
+        """Its ticket has ended: by its own RELEASE, of which its process tells a moment later, or without it."""
+        execution.ended_since = execution.ended_since or time.monotonic()
+        if execution.unknown_since is not None:  # it ran, and Celery has forgotten it
             self._gpu_worker.settled(execution)
+        elif execution.is_over or board.is_released(execution.claim.fence):
+            return
+        elif time.monotonic() - execution.ended_since > RELEASE_TOLD_AFTER:
+            self._lose(execution, "its task has ended without it")
 
     def _is_dropped(self, execution: Execution) -> bool:
         """Is this one of the requests that Celery drops when its connection is lost, not yet with the pool?

@@ -89,6 +89,19 @@ def test_a_lost_run_stores_nothing_and_its_retry_is_not_held(world, how):
     assert len(world.runs(task)) == (3 if how == "RETRY" else 2)
 
 
+def test_a_run_that_comes_back_after_its_task_has_failed_without_it_is_stopped_and_stores_nothing(world):
+    worker = world.worker(0)
+    task = world.send("wait_for_once", "never")
+    world.started(task)
+    world.worker(1)
+    with frozen(worker):
+        assert isinstance(world.ends(task, "FAILURE"), LeaseLost)
+    worker.wait_for_log("its task has ended without it")
+    wait_until(lambda: world.runs(task)[0].how == "SystemExit", SOON, "the run to be stopped")
+    world.succeeds(world.send("add", 1, 2, gpu=f"{HOST}:0"))
+    assert isinstance(world.ends(task, "FAILURE"), LeaseLost)
+
+
 # two steps
 
 

@@ -17,6 +17,21 @@ def test_an_end_says_what_is_to_be_written(world, ticket):
     assert (found.ticket, found.task, found.why, found.deliveries) == (ticket, "proj.render", "expired", 0)
     assert found.task_id == world.ticket(ticket)["task_id"]
     assert "12345678901234567890" in found.message
+    assert not found.has_run
+
+
+def test_a_run_whose_task_has_ended_without_it_is_told_so(world):
+    worker = world.join()
+    world.hold()
+    worker.claim()
+    run = worker.run(acks_late=False)
+    world.lapse()
+    world.ledger.reap(run.gpu)
+    assert not world.ledger.is_elsewhere(run)
+    assert world.ledger.end().has_run
+    world.ledger.finish(run.ticket)
+    assert world.ledger.is_elsewhere(run)
+    assert world.ledger.renew(run) == "ended"
 
 
 def test_nobody_else_gets_it_for_half_a_minute(world, ticket):
