@@ -152,6 +152,8 @@ def _is_ignored(request: Context, task: Any) -> bool:
 def _why_lost(ending: Ending) -> str:
     if ending.why == "unstarted":
         return "it was given out to several GPUs, and no worker could start it"
+    if ending.why == "damaged":
+        return "what the ledger knew of it was damaged from outside, and it could not be given out"
     times = "once" if ending.deliveries == 1 else f"{ending.deliveries} times"
     return f"its worker died under it; it was given out {times}"
 

@@ -85,7 +85,7 @@ def inconsistencies(ledger: Ledger) -> list[str]:
 
     Allowed, since others cause it and the next look corrects it: a lease of ours that is gone before its deadline
     (deleted by hand) or whose deadline has passed (nobody reaped it yet); in `free:<pool>` a GPU that a stranger has
-    leased or wants, that is quarantined or whose worker is gone; a free GPU that is missing there.
+    leased or wants, or whose worker is gone; a free GPU that is missing there.
     """
     with in_our_words("check"):
         picture = _read(ledger)
@@ -112,7 +112,7 @@ def bare_leases(ledger: Ledger) -> list[str]:
         for at in range(0, len(names), PAGE):
             page = names[at : at + PAGE]
             found += [name for name, ttl in zip(page, _pttls(client, map(keys.lease, page)), strict=True) if ttl == -1]
-    return found
+        return [name for name in found if not _OUR_TOKEN.fullmatch(client.get(keys.lease(name)) or "")]
 
 
 # reading
@@ -313,7 +313,7 @@ def _free_gpus(picture: _Picture) -> Iterator[str]:
                 yield f"{who} does not serve it"
             if claim := picture.one("claim", gpu):
                 yield f"{who} is claimed for {claim.get('ticket')}"
-            if closed := picture.one("closed", gpu).keys() & {"drain", "closing"}:
+            if closed := picture.one("closed", gpu).keys() & {"drain", "closing", "quarantine"}:
                 yield f"{who} is closed: {sorted(closed)}"
 
 

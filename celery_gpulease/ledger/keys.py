@@ -34,10 +34,11 @@ device:<gpu>         hash     what its worker said of it: host, index, uuid, ali
                               last report: running (a token), reported_ms
 names                hash     any name of a GPU → its id
 worker:<gpu>         string   presence: the living worker of this GPU (JSON), with a TTL
-closed:<gpu>         hash     why no claim is made: drain, closing, quarantine (reason) and until_ms
+closed:<gpu>         hash     why no claim is made: drain, closing, quarantine (the reason) with until_ms. And how many
+                              quarantines since its last START, the last one quarantined_by which ticket
 want:<gpu>           string   a foreign program's wish: while it exists nobody claims this GPU
 pulse                hash     at, gpu: anybody's last heartbeat; grace_until: until when nothing started is reaped,
-                              granted_at; reconciled_at
+                              granted_at; reconciled_at; walk: where the reconciler's look at all tickets goes on
 turn:reconcile       string   who reconciles now
 journal              stream   what happened to whom
 counters             hash     totals of the same

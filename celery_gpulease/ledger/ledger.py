@@ -45,7 +45,7 @@ class Closed:
 
 @dataclass(frozen=True)
 class Ending:
-    """A ticket whose end must be written outside Redis, and why: cancelled, expired, lease_lost, unstarted."""
+    """A ticket whose end must be written outside Redis, and why: cancelled, expired, lease_lost, unstarted, damaged."""
 
     ticket: str
     task_id: str
@@ -334,14 +334,13 @@ class Ledger:
         Returns:
             'present', 'rerouted', 'unregistered' (join again) or 'taken' (another worker serves this GPU).
         """
-        answer = self._call(
+        answer = self._claiming(
             "report",
             gpu=gpu,
             instance=presence.instance,
             presence=json.dumps(asdict(presence)),
             running_token=running.token if running else "",
             grace_ms=round(grace * 1000),
-            route=self.route,
         )
         return str(answer[0])
 
@@ -417,6 +416,28 @@ class Ledger:
     def inspect(self, gpu: str, *, change: bool) -> list[Any]:
         """One GPU as the reconciler finds it; with `change`, the index of free GPUs is put right."""
         return self._call("inspect", gpu=gpu, change=int(change))
+
+    def correct_ticket(self, ticket: str, found_in: str, *, change: bool) -> list[str]:
+        """Puts one ticket in the one place that belongs to it: its task id, its GPU, and what was wrong.
+
+        Args:
+            ticket: Its id.
+            found_in: The key after the prefix, `pending:default`, in which it was seen; empty for its own.
+            change: False only says what is wrong.
+        """
+        return list(map(str, self._claiming("correct_ticket", ticket=ticket, found_in=found_in, change=int(change))))
+
+    def correct_gpu(self, gpu: str, found_in: str, *, change: bool) -> list[str]:
+        """Puts right what Redis alone can tell of one GPU; what was wrong. See `correct_ticket`."""
+        return list(map(str, self._claiming("correct_gpu", gpu=gpu, found_in=found_in, change=int(change))))
+
+    def correct_counts(self, *, change: bool) -> list[str]:
+        """Counts what is scheduled anew; what was wrong."""
+        return list(map(str, self._call("correct_counts", change=int(change))))
+
+    def corrected(self, ticket: str, gpu: str, detail: str) -> None:
+        """Writes into the journal what was corrected, and counts it."""
+        self._call("corrected", ticket=ticket, gpu=gpu, detail=detail)
 
     # how a script is called
 

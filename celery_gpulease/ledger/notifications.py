@@ -41,6 +41,17 @@ def switch_on(ledger: Ledger) -> str | None:
     return None
 
 
+def are_missing(ledger: Ledger) -> bool | None:
+    """Does the server publish less than we need? False where that is not ours to change, None where we cannot ask."""
+    if ledger.settings.notifications == "off":
+        return False
+    try:
+        with in_our_words("notifications"):
+            return not _is_enough(_present_flags(ledger.client))
+    except redis.exceptions.ResponseError:
+        return None
+
+
 def eviction_trouble(ledger: Ledger) -> str | None:
     """Says that the server may evict leases, or None (also where it does not let us ask)."""
     try:
@@ -54,7 +65,14 @@ def eviction_trouble(ledger: Ledger) -> str | None:
 
 
 def _add_flags(client: redis.Redis) -> None:
-    present = set(client.config_get(FLAGS).get(FLAGS) or "")
-    has_classes = "A" in present or set("gxe") <= present
-    if not (has_classes and "K" in present):
+    present = _present_flags(client)
+    if not _is_enough(present):
         client.config_set(FLAGS, "".join(sorted(present | WANTED)))
+
+
+def _present_flags(client: redis.Redis) -> set[str]:
+    return set(client.config_get(FLAGS).get(FLAGS) or "")
+
+
+def _is_enough(present: set[str]) -> bool:
+    return "K" in present and ("A" in present or set("gxe") <= present)

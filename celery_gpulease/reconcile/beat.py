@@ -7,12 +7,12 @@ from typing import Any
 
 from celery_gpulease.installed import installation
 from celery_gpulease.model import RECONCILE_TASK
-from celery_gpulease.reconcile.corrections import reconcile
+from celery_gpulease.reconcile.corrections import BUDGET, reconcile
 
 
 def reconcile_now(app: Any) -> list[str]:
     """Reconciles in this process; what was corrected, for people."""
-    found = reconcile(installation(app).ledger, uuid.uuid4().hex)
+    found = reconcile(installation(app).ledger, uuid.uuid4().hex, budget=BUDGET)
     return [str(one) for one in found or ()]
 
 

@@ -17,17 +17,21 @@ class Evidence:
 
     Attributes:
         gpu: Its id.
+        is_alive: Its worker lives.
         is_claimable: Living worker, no lease, nothing that closes it.
         is_astray: The index of free GPUs says otherwise.
         has_waiters: Somebody waits in a line that it serves.
         claim: The claim that the ledger knows.
         claim_state: claimed, started or tail.
         lease: The lease's value.
-        is_lapsed: The claim's deadline has passed, and the lease is not its own any more.
+        is_lapsed: The claim is over, as REAP sees it.
         runs_its_claim: The worker lives and its report, younger than two heartbeats, says that it runs this claim.
+        is_idle: The worker lives and its report, younger than two heartbeats and younger than START by more than a
+            start may take, says that it runs and holds nothing. A report from before START says nothing of the run.
     """
 
     gpu: str
+    is_alive: bool
     is_claimable: bool
     is_astray: bool
     has_waiters: bool
@@ -36,6 +40,7 @@ class Evidence:
     lease: str | None
     is_lapsed: bool
     runs_its_claim: bool
+    is_idle: bool
 
 
 def gather(ledger: Ledger, gpu: str) -> Evidence:
@@ -44,17 +49,20 @@ def gather(ledger: Ledger, gpu: str) -> Evidence:
     Raises:
         LedgerUnavailable: Redis does not answer.
     """
-    (now, alive, claimable, astray, waits, state, token, lease, running, reported, _started, ticket, fence, heartbeat,
-     deadline) = ledger.inspect(gpu, change=False)  # fmt: skip
-    is_recent = reported is not None and now - int(reported) < 2 * int(heartbeat or 0)
+    (now, alive, claimable, astray, waits, state, token, lease, running, reported, started, ticket, fence, heartbeat,
+     ttl, is_over) = ledger.inspect(gpu, change=False)  # fmt: skip
+    is_recent = bool(alive) and reported is not None and now - int(reported) < 2 * int(heartbeat or 0)
+    may_start_until = int(started or 0) + int(ttl or 0) // 2
     return Evidence(
         gpu=gpu,
+        is_alive=bool(alive),
         is_claimable=bool(claimable),
         is_astray=bool(astray),
         has_waiters=bool(waits),
-        claim=Claim(ticket, gpu, token, int(fence), 0) if ticket else None,
+        claim=Claim(ticket, gpu, token, int(fence or 0), 0) if ticket and token else None,
         claim_state=state,
         lease=lease,
-        is_lapsed=bool(ticket) and lease != token and int(deadline or 0) <= now,
-        runs_its_claim=bool(alive) and is_recent and running == token,
+        is_lapsed=bool(is_over),
+        runs_its_claim=is_recent and running == token,
+        is_idle=is_recent and running == "" and int(reported or 0) > may_start_until,
     )

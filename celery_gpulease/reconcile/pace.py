@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_gpulease.loops import Loop
-from celery_gpulease.reconcile.corrections import reconcile
+from celery_gpulease.reconcile.corrections import BUDGET, reconcile
 
 if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
@@ -27,5 +27,5 @@ class ReconcilePace(Loop):
         """Reconciles, unless somebody has just now."""
         interval = self._ledger.settings.reconcile_interval
         is_asked, self._is_asked = self._is_asked, False
-        reconcile(self._ledger, self._who, age=interval / 2 if is_asked else interval)
+        reconcile(self._ledger, self._who, age=interval / 2 if is_asked else interval, budget=BUDGET)
         return interval

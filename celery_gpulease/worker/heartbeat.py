@@ -74,7 +74,9 @@ class Heartbeat(Loop):
         executions = self._gpu_worker.executions()
         for execution in executions:
             self._renew(execution)
-        running = next((execution.claim for execution in executions if not execution.is_over), None)
+        # what is over, and whose process is not gone yet, still holds its GPU
+        holding = min(executions, key=lambda execution: execution.is_over, default=None)
+        running = holding.claim if holding else None
         gpu_worker, ledger = self._gpu_worker, self._gpu_worker.ledger
         answer = ledger.report(gpu_worker.device.id, gpu_worker.presence, running, self._settings.lease_ttl / 2)
         if answer == "unregistered":  # FLUSHDB: what runs keeps its GPU before the join offers it to others

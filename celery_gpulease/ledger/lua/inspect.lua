@@ -3,11 +3,12 @@
 -- ARGV: gpu change
 -- Returns: {now, is alive, is claimable, in the index where it should not be | missing from it (1 or 0),
 --   somebody waits for it (1 or 0), claim's state, claim's token, lease, running token, reported_ms, started_ms,
---   claim's ticket, claim's fence, heartbeat_ms, deadline}
--- include: claim
+--   claim's ticket, claim's fence, heartbeat_ms, ttl_ms, its claim is over (1 or 0)}
+-- include: claim pulse
 local gpu, change = unpack(ARGV)
 local claimable = is_claimable(gpu, false)
 local claim = redis.call('HMGET', key('claim', gpu), 'state', 'token', 'started_ms', 'ticket', 'fence')
+local lease = redis.call('GET', key('lease', gpu))
 -- what a stranger holds, or wants, may stay listed: a claim looks at the keys
 local is_strangers = not claim[1] and redis.call('EXISTS', key('lease', gpu), key('want', gpu)) > 0
 local is_astray = false
@@ -22,7 +23,10 @@ local waits = false
 for _, line in ipairs(lines_of(gpu)) do
   waits = waits or redis.call('ZCARD', line) > 0
 end
-local device = redis.call('HMGET', key('device', gpu), 'running', 'reported_ms', 'heartbeat_ms')
+-- as REAP sees it: neither a tail whose worker is present, nor a run that may take its lease back after an outage
+local is_over = claim[4] and lease ~= claim[2] and (tonumber(redis.call('ZSCORE', DEADLINES, gpu)) or 0) <= NOW
+  and not (claim[1] == 'tail' and redis.call('EXISTS', key('worker', gpu)) == 1)
+  and not (claim[1] == 'started' and grace() > NOW)
+local device = redis.call('HMGET', key('device', gpu), 'running', 'reported_ms', 'heartbeat_ms', 'ttl_ms')
 return { NOW, is_alive(gpu) and 1 or 0, claimable and 1 or 0, is_astray and 1 or 0, waits and 1 or 0, claim[1],
-  claim[2], redis.call('GET', key('lease', gpu)), device[1], device[2], claim[3],
-  claim[4], claim[5], device[3], redis.call('ZSCORE', DEADLINES, gpu) }
+  claim[2], lease, device[1], device[2], claim[3], claim[4], claim[5], device[3], device[4], is_over and 1 or 0 }

@@ -1,9 +1,9 @@
--- The worker says that it lives and what it runs; a claim that it should have started long ago is routed once more.
+-- The worker says that it lives and what it runs: a quarantine may end, a lost claim is routed once more.
 -- KEYS: prefix
--- ARGV: gpu instance presence running_token grace_ms route
+-- ARGV: gpu instance presence running_token grace_ms seed route
 -- Returns: {'present' | 'rerouted' | 'unregistered'} | {'taken', presence of the other}
--- include: gpu message pulse
-local gpu, instance, presence, running_token, grace_ms, route = unpack(ARGV)
+-- include: claim quarantine
+local gpu, instance, presence, running_token, grace_ms, seed, route = unpack(ARGV)
 local other = redis.call('GET', key('worker', gpu))
 
 if other and not string.find(other, instance, 1, true) then
@@ -17,6 +17,11 @@ redis.call('SET', key('worker', gpu), presence, 'PX', ttl_ms)
 redis.call('HSET', key('device', gpu), 'running', running_token, 'reported_ms', NOW)
 beat_pulse(gpu)
 
+local closed = redis.call('HMGET', key('closed', gpu), 'quarantine', 'until_ms')
+if closed[1] and running_token == '' and (tonumber(closed[2]) or 0) <= NOW then
+  end_quarantine(gpu, 'its time is over')
+  claim_next(gpu, false, seed, route)
+end
 local claim = redis.call('HMGET', key('claim', gpu), 'state', 'token', 'claimed_ms')
 if claim[1] == 'claimed' and running_token == '' and NOW - tonumber(claim[3]) >= tonumber(grace_ms)
     and redis.call('GET', key('lease', gpu)) == claim[2] and redis.call('LLEN', route .. gpu) == 0 then

@@ -16,6 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from celery_gpulease.ledger import Ledger
 from celery_gpulease.ledger.checks import inconsistencies
+from celery_gpulease.reconcile.gpus import correct_keys
+from celery_gpulease.reconcile.places import correct_places
+from celery_gpulease.reconcile.server import correct_server
 from celery_gpulease.settings import Settings
 from tests.integration.ledger.world import World
 
@@ -39,6 +42,30 @@ class RepeatingLedger(Ledger):
         if self.is_reply_lost:
             super()._call(name, **values)
         return super()._call(name, **values)
+
+
+#: What a stranger may type: each makes some commands of a ticket's id, its hash and a GPU.
+DAMAGES = {
+    "its line": lambda ticket, t, _: [("ZREM", f"gpu:pending:{t['pool']}", ticket)],
+    "its pinned line": lambda ticket, t, _: [("ZREM", f"gpu:pinned:{t['pin']}", ticket)],
+    "another line": lambda ticket, *_: [("ZADD", "gpu:pending:other", 1, ticket)],
+    "its place in line": lambda ticket, t, _: [("ZADD", f"gpu:pending:{t['pool']}", "XX", 1, ticket)],
+    "the index of its line": lambda ticket, t, _: [("ZREM", f"gpu:waiting:{t['pool']}", ticket)],
+    "the schedule": lambda ticket, *_: [("ZREM", "gpu:scheduled", ticket)],
+    "the schedule, for all": lambda *_: [("DEL", "gpu:scheduled")],
+    "the count of the schedule": lambda *_: [("DEL", "gpu:scheduled_count")],
+    "the expiring": lambda ticket, *_: [("ZREM", "gpu:expiring", ticket)],
+    "the expiring, for one that never expires": lambda ticket, *_: [("ZADD", "gpu:expiring", 10**15, ticket)],
+    "the endings": lambda ticket, *_: [("ZREM", "gpu:ending", ticket)],
+    "another's endings": lambda ticket, *_: [("ZADD", "gpu:ending", 10**15, ticket)],
+    "its task": lambda _, t, __: [("DEL", f"gpu:task:{t['task_id']}")],
+    "a line, with one that never was": lambda *_: [("ZADD", "gpu:waiting:default", 1, "never")],
+    "the claim": lambda _, __, gpu: [("DEL", f"gpu:claim:{gpu}")],
+    "the deadlines": lambda _, __, gpu: [("ZREM", "gpu:deadlines", gpu)],
+    "the deadlines, for no claim": lambda _, __, gpu: [("ZADD", "gpu:deadlines", "NX", 10**15, gpu)],
+    "the registry": lambda _, __, gpu: [("ZREM", "gpu:gpus", gpu), ("ZREM", "gpu:heartbeats", gpu)],
+    "the last arrival": lambda *_: [("DEL", "gpu:arrival")],
+}
 
 
 @dataclass
@@ -73,6 +100,7 @@ class Picture:
     claims: dict
     leases: dict
     ended: set
+    quarantined: set
     lines: dict = field(default_factory=dict)
 
 
@@ -142,7 +170,7 @@ class LedgerMachine(RuleBasedStateMachine):
             "presence_lapses": lambda: self.presence_lapses(gpu),
             "comes_due": lambda: self.comes_due(which, promotes=bool(which % 3)),
             "expires": lambda: self.expires(which),
-            "half_a_minute": self.ends_are_tried_again,
+            "half_a_minute": lambda: self.half_a_minute(gpu),
             "outage": self.outage,
             "grace": self.grace_ends,
         }[what]()
@@ -191,6 +219,9 @@ class LedgerMachine(RuleBasedStateMachine):
             self.join(gpu, is_reply_lost)
         self.stranger_goes(gpu)
         self.stranger_wants(gpu, wants=False)
+        self.world.quarantine_is_over(gpu)
+        self.report(gpu, is_reply_lost)
+        self.before = self._check()
         self.drain(gpu, is_drained=False, is_reply_lost=False)
 
     @rule(
@@ -224,6 +255,27 @@ class LedgerMachine(RuleBasedStateMachine):
             "bump": lambda: self.bump(which, is_reply_lost),
             "force": lambda: self.force(gpu, is_reply_lost),
         }[what]()
+
+    @precondition(lambda self: self.before.tickets)
+    @rule(what=st.sampled_from(sorted(DAMAGES)), which=some, gpu=gpus)
+    def is_damaged_and_reconciled(self, what, which, gpu):
+        """Somebody types a command that no operation of ours gives; a reconciliation puts it right."""
+        self.ledger.is_reply_lost = False
+        ticket = self._pick(sorted(self.before.tickets), which)
+        t, gpu = self.before.tickets[ticket], self._busy(gpu)
+        if what == "the claim" and self.before.claims.get(gpu, {}).get("token") != self.before.leases.get(gpu, ""):
+            return  # what has neither claim nor lease goes back, as if it had died: see test_reconcile.py
+        for command in DAMAGES[what](ticket, t, gpu):
+            self.client.execute_command(*command)
+        wrong = inconsistencies(self.ledger)
+        parts = (
+            correct_server(self.ledger, change=True),
+            correct_places(self.ledger, change=True, budget=None),
+            *(correct_keys(self.ledger, one, change=True) for one in GPUS),
+        )
+        done = [one for part in parts for one in part if one.is_corrected]
+        note(f"  {wrong}: {[str(one) for one in done]}")
+        assert done or not wrong
 
     @precondition(lambda self: self.runs)
     @rule(
@@ -653,6 +705,8 @@ class LedgerMachine(RuleBasedStateMachine):
         is_dead = bool(claim) and lease != claim["token"] and deadline <= now
         if claim.get("state") in ("started", "tail") and self.is_outage:
             is_dead = False
+        is_suspect = claim.get("state") == "claimed" and gpu in self.workers and not self.is_outage
+        is_suspect &= bool(self.client.exists(self.world.key("worker", gpu)))
         if is_dead:
             self._is_taken_up(claim)
         self.ledger.is_reply_lost = is_reply_lost
@@ -661,6 +715,8 @@ class LedgerMachine(RuleBasedStateMachine):
         note(f"  {claim.get('ticket')}: {answer}")
         if is_dead and not is_reply_lost:
             assert answer == "reaped"
+            is_ending = self.world.state(claim["ticket"]) == "ending"
+            assert (gpu in self._picture().quarantined) == (is_suspect and not is_ending)
         if not is_dead:
             assert answer != "reaped"
             assert self._picture().claims.get(gpu, {}) == claim
@@ -684,8 +740,13 @@ class LedgerMachine(RuleBasedStateMachine):
             self.must_end.add(ending.ticket)
             self.ledger.finish(ending.ticket)
 
+    def half_a_minute(self, gpu):
+        """Passes."""
+        self.ends_are_tried_again()
+        self.world.quarantine_is_over(gpu)
+
     def ends_are_tried_again(self):
-        """Half a minute passes."""
+        """Half a minute has passed."""
         for ticket in self.client.zrange(self.world.key("ending"), 0, -1):
             self.client.zadd(self.world.key("ending"), {ticket: 1000})
             self.client.hset(self.world.key("ticket", ticket), "attempts", 0)
@@ -889,6 +950,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.tokens.add(claim["token"])
             assert int(claim["fence"]) > self.fences[gpu], f"{gpu}: its fence does not grow"
             self.fences[gpu] = int(claim["fence"])
+            assert gpu not in now.quarantined, f"{gpu} is quarantined"
             self._may_be_claimed(gpu)
             self._is_first_in_line(gpu, claim["ticket"], before, now)
 
@@ -972,6 +1034,7 @@ class LedgerMachine(RuleBasedStateMachine):
             if claim:
                 self.world.lapse(gpu)
                 self.ledger.reap(gpu)
+            self.world.quarantine_is_over(gpu)
             worker.report()
             worker.claim()
             while message := worker.pop():
@@ -1014,9 +1077,12 @@ class LedgerMachine(RuleBasedStateMachine):
                 pipe.hgetall(key)
             for gpu in GPUS:
                 pipe.get(self.ledger.keys.lease(gpu))
+                pipe.hexists(self.world.key("closed", gpu), "quarantine")
             pipe.zrange(self.world.key("ended"), 0, -1)
             *found, ended = pipe.execute()
-        hashes, leases = found[: len(keys)], found[len(keys) :]
+        hashes, leases, closed = found[: len(keys)], found[len(keys) :: 2], found[len(keys) + 1 :: 2]
         tickets = {name: one for name, one in zip(names, hashes, strict=False) if one}
         claims = {gpu: one for gpu, one in zip(GPUS, hashes[len(names) :], strict=True) if one}
-        return Picture(tickets, claims, {g: one for g, one in zip(GPUS, leases, strict=True) if one}, set(ended))
+        leases = {gpu: one for gpu, one in zip(GPUS, leases, strict=True) if one}
+        quarantined = {gpu for gpu, one in zip(GPUS, closed, strict=True) if one}
+        return Picture(tickets, claims, leases, set(ended), quarantined)

@@ -121,16 +121,6 @@ def test_a_lease_without_a_ttl_is_respected(world):
     assert worker.claim() == Closed("leased", -1)
 
 
-def test_a_quarantine_ends_by_itself(world):
-    worker = world.join()
-    closed = world.key("closed", "node:0")
-    world.client.hset(closed, mapping={"quarantine": "fell off the bus", "until_ms": world.now_ms() + 60_000})
-    ticket = world.hold()
-    assert worker.claim().reason == "quarantine"
-    world.client.hset(closed, "until_ms", world.now_ms())
-    assert worker.claim() == ticket
-
-
 def test_a_lapsed_lease_of_a_run_is_no_free_gpu(world):
     worker = world.join()
     world.hold()

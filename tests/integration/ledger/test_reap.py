@@ -118,6 +118,8 @@ def test_a_ticket_that_one_gpu_did_not_start_ten_times_fails(world, worker):
         assert world.state(ticket) == "claimed"
         world.lapse()
         world.ledger.reap("node:0")
+        world.quarantine_is_over()
+        worker.report()
     assert world.ticket(ticket)["why"] == "unstarted"
 
 

@@ -91,7 +91,7 @@ def test_the_message_of_a_claim_that_is_over_is_stale(world, worker, claim, over
 
 
 def test_a_stale_message_does_not_start_the_next_claim_of_its_ticket(world, worker, claim):
-    reaped(world, worker, claim)  # and claimed at once for the same GPU
+    given_back(world, worker, claim)  # and claimed at once for the same GPU
     assert world.state(claim.ticket) == "claimed"
     assert worker.start(claim) == "stale"
     assert worker.start(worker.pop()) == "run"

@@ -164,6 +164,9 @@ class World:
     def free(self, pool="default"):
         return self.client.zrange(self.key("free", pool), 0, -1)
 
+    def closed(self, gpu="node:0"):
+        return self.client.hgetall(self.key("closed", gpu))
+
     def count(self, what):
         return int(self.client.hget(self.key("counters"), what) or 0)
 
@@ -209,6 +212,11 @@ class World:
 
     def end_grace(self):
         self.client.hset(self.key("pulse"), mapping={"at": self.now_ms(), "grace_until": LONG_AGO})
+
+    def quarantine_is_over(self, gpu="node:0"):
+        """The next idle report of its worker ends it."""
+        if self.client.hexists(self.key("closed", gpu), "quarantine"):
+            self.client.hset(self.key("closed", gpu), "until_ms", LONG_AGO)
 
     # strangers
 

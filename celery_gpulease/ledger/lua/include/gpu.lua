@@ -26,11 +26,10 @@ local function is_alive(gpu)
   return count.err ~= nil or tonumber(count[2]) > 0
 end
 
--- Why no claim is made, or nil. A quarantine ends by itself.
+-- Why no claim is made, or nil. A quarantine ends with a report of the GPU's worker.
 local function why_closed(gpu)
-  local closed = redis.call('HMGET', key('closed', gpu), 'drain', 'closing', 'quarantine', 'until_ms')
-  local is_quarantined = closed[3] and tonumber(closed[4]) > NOW
-  return (closed[1] and 'drain') or (closed[2] and 'closing') or (is_quarantined and 'quarantine') or nil
+  local closed = redis.call('HMGET', key('closed', gpu), 'drain', 'closing', 'quarantine')
+  return (closed[1] and 'drain') or (closed[2] and 'closing') or (closed[3] and 'quarantine') or nil
 end
 
 -- `own`: the GPU's worker asks for itself and needs no proof that it lives.

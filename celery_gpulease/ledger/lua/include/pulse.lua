@@ -1,13 +1,22 @@
 -- include: keys time
 -- After an outage every deadline is past although every worker lives: for a while nothing started is reaped.
-local function notice_outage()
+
+-- Until when that is; and is it a grace that nobody has granted yet?
+local function grace()
   local pulse = redis.call('HMGET', PULSE, 'at', 'grace_until', 'granted_at')
   local shortest = redis.call('ZRANGE', GPUS, 0, 0, 'WITHSCORES')[2]
   local at, grace_until, granted_at = tonumber(pulse[1]), tonumber(pulse[2]) or 0, tonumber(pulse[3]) or 0
   -- one grace for one silence: a reaper that no heartbeat follows must not grant it for ever
   if at and shortest and NOW - at > tonumber(shortest) / 2 and granted_at <= at then
     local longest = tonumber(redis.call('ZREVRANGE', HEARTBEATS, 0, 0, 'WITHSCORES')[2] or 0)
-    grace_until = NOW + longest + 2000
+    return NOW + longest + 2000, true
+  end
+  return grace_until, false
+end
+
+local function notice_outage()
+  local grace_until, is_new = grace()
+  if is_new then
     redis.call('HSET', PULSE, 'grace_until', grace_until, 'granted_at', NOW)
   end
   return grace_until

@@ -1,10 +1,11 @@
--- include: dispatch
+-- include: dispatch quarantine
 -- What a dead holder left: its ticket goes back to its place, or to its end; its lease goes, a stranger's stays.
 local function take_up(gpu, why, seed, route)
   local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
+  local acquitted = {}
   if claim[3] == 'claimed' then
     withdraw_message(gpu, route)
-    return_unstarted(claim[1], gpu)
+    acquitted = return_unstarted(claim[1], gpu)
   else
     if claim[3] == 'tail' and redis.call('HGET', key('ticket', claim[1]), 'why') == 'forced' then
       redis.call('HDEL', key('ticket', claim[1]), 'last_run') -- it never takes the lease back
@@ -15,5 +16,8 @@ local function take_up(gpu, why, seed, route)
   redis.call('HINCRBY', COUNTERS, 'reaped', 1)
   mark_free_if_claimable(gpu)
   dispatch_ticket(claim[1], seed, route)
-  claim_next(gpu, false, seed, route) -- where its ticket has ended, nothing was dispatched
+  acquitted[#acquitted + 1] = gpu -- where its ticket has ended, nothing was dispatched
+  for _, open in ipairs(acquitted) do
+    claim_next(open, false, seed, route)
+  end
 end

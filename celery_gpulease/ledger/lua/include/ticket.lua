@@ -1,7 +1,7 @@
 -- include: line journal
 -- The ends of a ticket, and its way back to the line.
 local REMEMBERED_MS = 15 * 60 * 1000
-local RETURNS_LIMIT = 10
+local RETURNS_LIMIT, GPUS_LIMIT = 10, 3 -- claims that nobody started in time
 
 -- The ticket has ended: it is forgotten but for its id, so that a repeated HOLD does nothing.
 local function end_ticket(ticket)
@@ -62,20 +62,6 @@ local function back_to_place(ticket, gpu, why, delivered)
   redis.call('HDEL', name, 'gpu', 'token', 'nonce')
   put_in_line(ticket, tonumber(redis.call('HGET', name, 'score')))
   note('requeued', ticket, gpu, why)
-end
-
--- A claim that nobody started in time: the GPU is suspect first, the message after `RETURNS_LIMIT` or three GPUs.
-local function return_unstarted(ticket, gpu)
-  if has_vanished(ticket) then
-    return
-  end
-  redis.call('SADD', key('returned', ticket), gpu)
-  local returns = redis.call('HINCRBY', key('ticket', ticket), 'returns', 1)
-  if returns >= RETURNS_LIMIT or redis.call('SCARD', key('returned', ticket)) >= 3 then
-    mark_ending(ticket, 'unstarted')
-  else
-    back_to_place(ticket, gpu, 'unstarted', false)
-  end
 end
 
 -- The run is over without an end of its own. A run that was superseded by its retry, or may run only once, ends here.
