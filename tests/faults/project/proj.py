@@ -8,6 +8,7 @@ import uuid
 from contextlib import contextmanager
 from pathlib import Path
 
+import redis
 from celery import Celery, signals
 from dying import DyingTask
 
@@ -200,3 +201,36 @@ def give_back_and_retry(self):
 def plain(self):
     """No GPU task."""
     note(what="plain", task=self.request.id)
+
+
+@app.task
+def errback(request, exc, traceback):
+    """Of a task that failed."""
+    note(what="errback", task=request.id, error=type(exc).__name__)
+
+
+@app.task(base=GPUTask, bind=True)
+def die_with_main(self):
+    """Ends its worker's main process, and itself: `kill -9` each time."""
+    with run_of(self):
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(base=GPUTask, bind=True)
+def never_starts(self):
+    """Its message holds up every worker's main process, while the heartbeat goes on; see `hold_up`."""
+    with run_of(self):
+        return
+
+
+@signals.task_received.connect(weak=False)
+def hold_up(request, **_):
+    """A hook of the project that hangs for as long as the message's claim lasts."""
+    if request.name != never_starts.name:
+        return
+    claim = request.claim
+    note(what="held up", task=request.id, gpu=claim.gpu)
+    with redis.Redis.from_url(URL, decode_responses=True) as client:
+        while client.hget(f"gpu:claim:{claim.gpu}", "token") == claim.token:
+            time.sleep(0.05)

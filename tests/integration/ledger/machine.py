@@ -276,6 +276,7 @@ class LedgerMachine(RuleBasedStateMachine):
         done = [one for part in parts for one in part if one.is_corrected]
         note(f"  {wrong}: {[str(one) for one in done]}")
         assert done or not wrong
+        self.client.zrem(self.world.key("ended"), "never")
 
     @precondition(lambda self: self.runs)
     @rule(
@@ -715,8 +716,10 @@ class LedgerMachine(RuleBasedStateMachine):
         note(f"  {claim.get('ticket')}: {answer}")
         if is_dead and not is_reply_lost:
             assert answer == "reaped"
-            is_ending = self.world.state(claim["ticket"]) == "ending"
-            assert (gpu in self._picture().quarantined) == (is_suspect and not is_ending)
+            is_quarantined = gpu in self._picture().quarantined
+            if self.world.state(claim["ticket"]) != "ending":
+                assert is_quarantined == (is_suspect or gpu in self.before.quarantined)
+            assert is_suspect or not is_quarantined or gpu in self.before.quarantined
         if not is_dead:
             assert answer != "reaped"
             assert self._picture().claims.get(gpu, {}) == claim
@@ -903,6 +906,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _check(self):
         self.ledger.is_reply_lost = False
+        if not self.is_outage:  # a slow machine is no outage
+            self.client.hset(self.world.key("pulse"), "at", self.world.now_ms())
         found = inconsistencies(self.ledger)
         assert not found, found
         before, now = self.before, self._picture()
