@@ -262,19 +262,23 @@ WAITING = {
 
 
 @pytest.mark.parametrize("wrong", WAITING.values(), ids=WAITING.keys())
-@pytest.mark.parametrize("is_pinned", [False, True])
-def test_a_waiting_ticket_is_in_its_line_and_nowhere_else(world, caplog, wrong, is_pinned):
-    if is_pinned and wrong in (WAITING["in_no_line"], WAITING["at_another_place"]):
-        pytest.skip("the same, of another key")
-    world.hold(ticket="t", task_id="task", pin="node:7" if is_pinned else "", expires_ms=world.now_ms() + 3_600_000)
-    world.hold(ticket="next", pin="node:7" if is_pinned else "")
+def test_a_waiting_ticket_is_in_its_line_and_nowhere_else(world, caplog, wrong):
+    world.hold(ticket="t", task_id="task", expires_ms=world.now_ms() + 3_600_000)
+    world.hold(ticket="next")
     before = world.ticket("t")
     wrong(world)
     found(world, caplog, "ticket out of place")
-    after = world.ticket("t")
-    assert {**after, "deliveries": "0", "returns": "0"} == before
-    line = "gpu:pinned:node:7" if is_pinned else "gpu:pending:default"
-    assert world.client.zrange(line, 0, -1) == ["t", "next"]
+    assert {**world.ticket("t"), "deliveries": "0", "returns": "0"} == before
+    assert world.line() == ["t", "next"]
+
+
+def test_a_pinned_ticket_is_in_its_line(world, caplog):
+    world.hold(ticket="t", pin="node:7")
+    world.client.zrem("gpu:pinned:node:7", "t")
+    world.client.zadd("gpu:pending:default", {"t": 1})
+    found(world, caplog, "ticket out of place", "ticket out of place")
+    assert world.client.zrange("gpu:pinned:node:7", 0, -1) == ["t"]
+    assert world.line() == []
 
 
 def test_a_last_arrival_that_is_lost(world, caplog):

@@ -26,9 +26,44 @@ def test_a_running_gpu(world):
     assert (alive, claimable, astray) == (True, False, False)
     assert (state, token, lease, running) == ("started", run.token, run.token, run.token)
     assert int(started) <= int(reported)
-    ticket, fence, heartbeat_ms, deadline = rest
-    assert (ticket, int(fence), heartbeat_ms) == (run.ticket, run.fence, "10000")
-    assert 29_000 < int(deadline) - world.now_ms() <= 30_000
+    ticket, fence, heartbeat_ms, ttl_ms, is_over = rest
+    assert (ticket, int(fence), heartbeat_ms, ttl_ms, is_over) == (run.ticket, run.fence, "10000", "30000", 0)
+
+
+@pytest.fixture
+def lapsed(world):
+    """A run whose lease is over, of a worker that is there."""
+    worker = world.join()
+    world.hold()
+    worker.claim()
+    run = worker.run()
+    world.lapse()
+    return run
+
+
+def is_over(world):
+    """As REAP would see it; looking changes nothing."""
+    before = world.everything()
+    over = world.ledger.inspect("node:0", change=False)[-1]
+    assert world.everything() == before
+    return bool(over)
+
+
+def test_a_claim_whose_lease_has_lapsed_is_over(world, lapsed):
+    assert is_over(world)
+
+
+def test_a_run_that_may_take_its_lease_back_after_an_outage_is_not_over(world, lapsed):
+    world.outage()
+    assert not is_over(world)
+
+
+def test_a_run_without_its_lease_is_over_when_its_workers_presence_is(world, lapsed):
+    world.stranger_takes()
+    world.ledger.renew(lapsed)
+    assert not is_over(world)
+    world.lapse_presence()
+    assert is_over(world)
 
 
 def test_it_says_that_somebody_waits(world):
