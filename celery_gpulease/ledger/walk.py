@@ -70,10 +70,17 @@ def walk(ledger: Ledger, budget: int | None = None) -> Iterator[Seen]:
         return
     kept = ledger.keys.named("pulse")
     with in_our_words("walk"):
-        at = _Position(**json.loads(ledger.client.hget(kept, "walk") or "{}"))
+        at = _position(ledger.client.hget(kept, "walk"))
     yield from _steps(ledger, at, budget)
     with in_our_words("walk"):
         ledger.client.hset(kept, "walk", json.dumps(at.__dict__))
+
+
+def _position(kept: str | None) -> _Position:
+    try:
+        return _Position(**json.loads(kept or "{}"))
+    except (TypeError, ValueError):  # another version's, or somebody's
+        return _Position()
 
 
 def _steps(ledger: Ledger, at: _Position, budget: int | None) -> Iterator[Seen]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from celery_gpulease.model import Claim
 
 if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
+
+#: Milliseconds after which the event of a lease that vanished has reached its worker, or never will.
+EVENT_MS: Final = 500
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,8 @@ class Evidence:
         is_alive: Its worker lives.
         is_claimable: Living worker, no lease, nothing that closes it.
         is_astray: The index of free GPUs says otherwise.
-        has_waiters: Somebody waits in a line that it serves.
+        is_forgotten: It is free, somebody waits, and that is no matter of a moment: a lease that has just gone is
+            being told to its worker.
         claim: The claim that the ledger knows.
         claim_state: claimed, started or tail.
         lease: The lease's value.
@@ -34,7 +38,7 @@ class Evidence:
     is_alive: bool
     is_claimable: bool
     is_astray: bool
-    has_waiters: bool
+    is_forgotten: bool
     claim: Claim | None
     claim_state: str | None
     lease: str | None
@@ -50,7 +54,7 @@ def gather(ledger: Ledger, gpu: str) -> Evidence:
         LedgerUnavailable: Redis does not answer.
     """
     (now, alive, claimable, astray, waits, state, token, lease, running, reported, started, ticket, fence, heartbeat,
-     ttl, is_over) = ledger.inspect(gpu, change=False)  # fmt: skip
+     ttl, is_over, free_since) = ledger.inspect(gpu, change=False)  # fmt: skip
     is_recent = bool(alive) and reported is not None and now - int(reported) < 2 * int(heartbeat or 0)
     may_start_until = int(started or 0) + int(ttl or 0) // 2
     return Evidence(
@@ -58,7 +62,7 @@ def gather(ledger: Ledger, gpu: str) -> Evidence:
         is_alive=bool(alive),
         is_claimable=bool(claimable),
         is_astray=bool(astray),
-        has_waiters=bool(waits),
+        is_forgotten=bool(claimable and waits) and now - float(free_since or 0) > EVENT_MS,
         claim=Claim(ticket, gpu, token, int(fence or 0), 0) if ticket and token else None,
         claim_state=state,
         lease=lease,

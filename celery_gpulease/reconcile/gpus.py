@@ -33,7 +33,7 @@ def correct_gpu(ledger: Ledger, gpu: str, *, change: bool) -> Iterator[Correctio
     """
     yield from correct_keys(ledger, gpu, change=change)
     seen = gather(ledger, gpu)
-    for rule in (_job_without_lease, _idle_holder, _not_started, _lapsed_lease, _index_out_of_step, _missed_event):
+    for rule in (_job_without_lease, _idle_holder, _not_started, _lapsed_lease, _missed_event, _index_out_of_step):
         if one := rule(ledger, seen, change):
             yield one
             seen = gather(ledger, gpu) if change else seen
@@ -88,7 +88,7 @@ def _lapsed_lease(ledger: Ledger, seen: Evidence, change: bool) -> Correction | 
 
 
 def _index_out_of_step(ledger: Ledger, seen: Evidence, change: bool) -> Correction | None:  # noqa: FBT001
-    if not seen.is_astray:
+    if not seen.is_astray or seen.is_forgotten:  # a claim puts the index right
         return None
     if seen.is_alive:
         state = "free" if seen.is_claimable else "not free"
@@ -99,7 +99,7 @@ def _index_out_of_step(ledger: Ledger, seen: Evidence, change: bool) -> Correcti
 
 
 def _missed_event(ledger: Ledger, seen: Evidence, change: bool) -> Correction | None:  # noqa: FBT001
-    if not (seen.is_claimable and seen.has_waiters):
+    if not seen.is_forgotten:
         return None
     return _done(ledger.dispatch, seen.gpu, change, Correction("missed event", "free, and somebody waits", seen.gpu))
 

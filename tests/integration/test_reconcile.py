@@ -1,6 +1,9 @@
 """Each row breaks exactly this, and sees exactly this corrected; a dry run names it and changes nothing."""
 
+import json
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
@@ -10,6 +13,7 @@ from celery_gpulease.ledger import Ledger
 from celery_gpulease.ledger import walk as walking
 from celery_gpulease.ledger.checks import inconsistencies
 from celery_gpulease.ledger.notifications import FLAGS, switch_on
+from celery_gpulease.model import Claim
 from celery_gpulease.reconcile import corrections
 from celery_gpulease.reconcile.corrections import reconcile
 from celery_gpulease.settings import Settings
@@ -80,12 +84,22 @@ def noted(world):
 # a GPU beside its worker's report
 
 
-def test_a_missed_event(world, worker, caplog):
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_missed_event(world, worker, caplog, is_listed):
     world.client.delete("gpu:free:default")  # nobody finds the GPU
     world.hold()
-    world.client.zadd("gpu:free:default", {GPU: 1})
+    if is_listed:
+        world.client.zadd("gpu:free:default", {GPU: 1})
     found(world, caplog, "missed event")
     assert worker.pop() is not None
+
+
+def test_an_event_that_is_under_way_is_not_missed(world, worker):
+    world.hold()
+    run = worker.run()
+    world.hold()
+    world.ledger.release(run)
+    assert reconcile(world.ledger, "me", change=False) == []
 
 
 def test_a_lapsed_lease(world, worker, caplog):
@@ -619,6 +633,53 @@ def test_a_line_that_cannot_be_read_is_named(world, caplog):
     (one,) = reconcile(world.ledger, "me")
     assert (one.kind, one.is_corrected) == ("unreadable key", False)
     world.client.delete("gpu:pinned:x:1")
+
+
+@pytest.mark.parametrize("place", ["pending:default", "task:task", "scheduled", ""])
+def test_what_ended_between_a_look_and_the_script_is_not_wrong(world, place):
+    """A page was read, and then everything went its way."""
+    assert world.ledger.correct_ticket("t", place, change=True) == ["", ""]
+    assert world.ledger.correct_gpu(GPU, "free:default", change=True) == []
+    assert world.ledger.correct_gpu(GPU, "names:x", change=True) == []
+    assert world.journal() == []
+
+
+def test_what_is_under_way_is_never_corrected(world):
+    """Reconciliations beside workers and senders that are as fast as they can be."""
+    workers = [world.join(f"node:{number}") for number in range(2)]
+    for worker in workers:
+        worker.claim()
+    is_over = threading.Event()
+
+    def work(worker):
+        ledger = Ledger(world.ledger.settings)
+        while not is_over.is_set():
+            if ledger.client.zcard("gpu:waiting:default") < 5:
+                ledger.hold(world.held())
+                ledger.hold(world.held(eta_ms=world.now_ms() + 5, expires_ms=world.now_ms() + 3_600_000))
+            ledger.promote()
+            ledger.claim(worker.gpu)
+            while message := ledger.client.rpop(ledger.route + worker.gpu):
+                claim = Claim.from_header(json.loads(message)["gpulease"])
+                assert ledger.start(claim, "n", acks_late=True, limit=3, stores_result=False) == "run"
+                ledger.report(worker.gpu, worker.presence, claim, 15)
+                assert ledger.release(claim) == "released"
+        ledger.client.close()
+
+    with ThreadPoolExecutor() as pool:
+        working = [pool.submit(work, worker) for worker in workers]
+        try:
+            done = [one for _ in range(15) for one in reconcile(world.ledger, "me")]
+        finally:
+            is_over.set()
+        for one in working:
+            one.result()
+    assert done == []
+
+
+def test_where_the_last_walk_stopped_may_be_nonsense(world):
+    world.client.hset("gpu:pulse", "walk", "[1]")
+    assert reconcile(world.ledger, "me", budget=10) == []
 
 
 def test_a_reconciliation_looks_at_a_part_and_the_next_one_goes_on(world, monkeypatch):

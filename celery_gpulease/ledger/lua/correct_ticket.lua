@@ -11,7 +11,7 @@ local is_left = redis.call('EXISTS', key('message', ticket), key('returned', tic
 local is_whole = t.task_id and t.task and t.pool and t.pin and tonumber(t.priority) and tonumber(t.expires_ms)
   and redis.call('EXISTS', key('message', ticket)) == 1
 
-if not is_there and (found_in ~= '' or is_left) then
+if not is_there and (stands_in(ticket, found_in) or is_left) then
   found('there is no such ticket, and it is named in ' .. (found_in == '' and 'a message' or found_in), forget)
 elseif is_there and redis.call('ZSCORE', ENDED, ticket) then
   found('it has ended before', forget)

@@ -3,7 +3,8 @@
 -- ARGV: gpu change
 -- Returns: {now, is alive, is claimable, in the index where it should not be | missing from it (1 or 0),
 --   somebody waits for it (1 or 0), claim's state, claim's token, lease, running token, reported_ms, started_ms,
---   claim's ticket, claim's fence, heartbeat_ms, ttl_ms, its claim is over (1 or 0)}
+--   claim's ticket, claim's fence, heartbeat_ms, ttl_ms, its claim is over (1 or 0),
+--   since when it is in the index}
 -- include: claim pulse
 local gpu, change = unpack(ARGV)
 local claimable = is_claimable(gpu, false)
@@ -11,10 +12,11 @@ local claim = redis.call('HMGET', key('claim', gpu), 'state', 'token', 'started_
 local lease = redis.call('GET', key('lease', gpu))
 -- what a stranger holds, or wants, may stay listed: a claim looks at the keys
 local is_strangers = not claim[1] and redis.call('EXISTS', key('lease', gpu), key('want', gpu)) > 0
-local is_astray = false
+local is_astray, since = false, false
 for pool in pools_of(gpu) do
-  local listed = redis.call('ZSCORE', key('free', pool), gpu) and true or false
-  is_astray = is_astray or (listed ~= claimable and not is_strangers)
+  local listed = redis.call('ZSCORE', key('free', pool), gpu)
+  since = since or listed
+  is_astray = is_astray or ((listed and true or false) ~= claimable and not is_strangers)
 end
 if is_astray and change == '1' then
   if claimable then mark_free(gpu) else mark_busy(gpu) end
@@ -29,4 +31,5 @@ local is_over = claim[4] and lease ~= claim[2] and (tonumber(redis.call('ZSCORE'
   and not (claim[1] == 'started' and grace() > NOW)
 local device = redis.call('HMGET', key('device', gpu), 'running', 'reported_ms', 'heartbeat_ms', 'ttl_ms')
 return { NOW, is_alive(gpu) and 1 or 0, claimable and 1 or 0, is_astray and 1 or 0, waits and 1 or 0, claim[1],
-  claim[2], lease, device[1], device[2], claim[3], claim[4], claim[5], device[3], device[4], is_over and 1 or 0 }
+  claim[2], lease, device[1], device[2], claim[3], claim[4], claim[5], device[3], device[4], is_over and 1 or 0,
+  since }

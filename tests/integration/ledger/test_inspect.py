@@ -26,8 +26,15 @@ def test_a_running_gpu(world):
     assert (alive, claimable, astray) == (True, False, False)
     assert (state, token, lease, running) == ("started", run.token, run.token, run.token)
     assert int(started) <= int(reported)
-    ticket, fence, heartbeat_ms, ttl_ms, is_over = rest
-    assert (ticket, int(fence), heartbeat_ms, ttl_ms, is_over) == (run.ticket, run.fence, "10000", "30000", 0)
+    ticket, fence, heartbeat_ms, ttl_ms, is_over, since = rest
+    assert (ticket, int(fence), heartbeat_ms, ttl_ms, is_over, since) == (
+        run.ticket,
+        run.fence,
+        "10000",
+        "30000",
+        0,
+        None,
+    )
 
 
 @pytest.fixture
@@ -44,7 +51,7 @@ def lapsed(world):
 def is_over(world):
     """As REAP would see it; looking changes nothing."""
     before = world.everything()
-    over = world.ledger.inspect("node:0", change=False)[-1]
+    over = world.ledger.inspect("node:0", change=False)[-2]
     assert world.everything() == before
     return bool(over)
 

@@ -24,9 +24,16 @@ local function state_by_its_place(ticket, t)
   return redis.call('ZSCORE', SCHEDULED, ticket) and 'scheduled' or 'pending'
 end
 
--- `place` is the name of a zset after our prefix.
+-- It was seen in a place; is it there still? `place` is the name of a zset after our prefix, or of a task's set.
+local function stands_in(ticket, place)
+  if string.find(place, 'task:', 1, true) == 1 then
+    return redis.call('SISMEMBER', prefix .. place, ticket) == 1
+  end
+  return place ~= '' and redis.call('ZSCORE', prefix .. place, ticket)
+end
+
 local function look_for_stray(ticket, place)
-  if redis.call('ZSCORE', prefix .. place, ticket) then
+  if stands_in(ticket, place) then
     found('it stands wrongly in ' .. place, function()
       redis.call('ZREM', prefix .. place, ticket)
     end)
@@ -51,7 +58,7 @@ local function look_for_strays(ticket, t, state, found_in)
     end)
   end
   local kind = string.match(found_in, '^(%a+):')
-  if kind == 'task' and found_in ~= 'task:' .. t.task_id then
+  if kind == 'task' and found_in ~= 'task:' .. t.task_id and stands_in(ticket, found_in) then
     found('it stands wrongly in ' .. found_in, function()
       redis.call('SREM', prefix .. found_in, ticket)
     end)

@@ -20,13 +20,14 @@ local function look_at_registry(gpu, device, found_in)
     end
   end
   local name = string.match(found_in, '^names:(.+)$')
-  if name and not device.pools then
+  if name and not device.pools and redis.call('HGET', NAMES, name) == gpu then
     found('no worker has registered it, and it is what ' .. name .. ' names', function()
       redis.call('HDEL', NAMES, name)
     end)
   end
   local pool = string.match(found_in, '^free:(.+)$')
-  if pool and not string.find(',' .. (device.pools or '') .. ',', ',' .. pool .. ',', 1, true) then
+  local serves = pool and string.find(',' .. (device.pools or '') .. ',', ',' .. pool .. ',', 1, true)
+  if pool and not serves and redis.call('ZSCORE', key('free', pool), gpu) then
     found('it does not serve pool ' .. pool, function()
       redis.call('ZREM', key('free', pool), gpu)
     end)
