@@ -95,10 +95,7 @@ MUTATIONS = {
         "if claim[2] == 'claimed' then", "if false then", only="drain"
     ),
     "a_quarantine_closes_nothing": Mutation(" or (closed[3] and 'quarantine') or nil", " or nil"),
-    "the_dead_are_quarantined": Mutation("if is_alive(gpu) then\n    quarantine", "if true then\n    quarantine"),
-    "after_an_outage_a_gpu_is_quarantined": Mutation("notice_outage() > NOW or redis", "redis"),
     "a_stray_stays_where_it_is": Mutation("redis.call('ZREM', prefix .. place, ticket)", "redis.call('PING')"),
-    "a_claim_that_is_gone_stays_gone": Mutation("give_claim_again(ticket, t, state)\n    end)", "end)"),
     "the_dead_are_alive": Mutation("return count.err ~= nil or tonumber(count[2]) > 0", "return true"),
 }
 
