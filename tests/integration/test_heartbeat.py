@@ -28,7 +28,7 @@ def test_a_run_that_is_over_holds_its_gpu_until_its_process_is_gone(world):
     world.hold()
     world.ledger.claim(GPU)
     claim = world.pop()
-    world.ledger.start(claim, "nonce", acks_late=True, limit=3, stores_result=True)
+    world.ledger.start(claim, "nonce", gpu_worker.presence.instance, acks_late=True, limit=3, stores_result=True)
     gpu_worker.begin(claim, request=None)
     heartbeat = Heartbeat(gpu_worker, on_taken=lambda: None)
     gpu_worker.end(claim, "killed", pid=os.getpid())

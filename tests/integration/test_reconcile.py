@@ -661,7 +661,10 @@ def test_what_is_under_way_is_never_corrected(world):
             ledger.claim(worker.gpu)
             while message := ledger.client.rpop(ledger.route + worker.gpu):
                 claim = Claim.from_header(json.loads(message)["gpulease"])
-                assert ledger.start(claim, "n", acks_late=True, limit=3, stores_result=False) == "run"
+                assert (
+                    ledger.start(claim, "n", worker.presence.instance, acks_late=True, limit=3, stores_result=False)
+                    == "run"
+                )
                 ledger.report(worker.gpu, worker.presence, claim, 15)
                 assert ledger.release(claim) == "released"
         ledger.client.close()
