@@ -16,6 +16,7 @@ def entries(world, what):
     return [fields for _, fields in world.client.xrange("gpu:journal") if fields["what"] == what]
 
 
+@pytest.mark.long
 def test_a_message_that_no_worker_starts_fails_after_three_gpus_and_closes_none(world):
     for gpu in range(3):
         world.worker(gpu)
