@@ -498,9 +498,15 @@ def test_a_gpu_that_is_missing_in_the_registry(world, run, caplog):
 def test_a_tail_whose_lease_came_back(world, run, caplog):
     world.ledger.give_back(run)
     world.client.set(f"gpu:lease:{GPU}", run.token, px=30_000)
-    world.client.zadd("gpu:deadlines", {GPU: 1e15})
-    found(world, caplog, "GPU out of step", "GPU out of step")
+    found(world, caplog, "GPU out of step")
     assert world.lease() is None
+
+
+def test_a_tail_without_a_deadline(world, run, caplog):
+    world.ledger.give_back(run)
+    world.client.zrem("gpu:deadlines", GPU)
+    found(world, caplog, "GPU out of step")
+    assert world.ledger.renew(run) == "tail"
 
 
 def test_a_lease_of_ours_without_a_ttl_and_without_a_claim_gets_one(world, worker, caplog):

@@ -25,10 +25,9 @@ local waits = false
 for _, line in ipairs(lines_of(gpu)) do
   waits = waits or redis.call('ZCARD', line) > 0
 end
--- as REAP sees it: neither a tail whose worker is present, nor a run that may take its lease back after an outage
+-- as REAP sees it: not so where a run may still say, after an outage, that it lives
 local is_over = claim[4] and lease ~= claim[2] and (tonumber(redis.call('ZSCORE', DEADLINES, gpu)) or 0) <= NOW
-  and not (claim[1] == 'tail' and redis.call('EXISTS', key('worker', gpu)) == 1)
-  and not (claim[1] == 'started' and grace() > NOW)
+  and (claim[1] == 'claimed' or grace() <= NOW)
 local device = redis.call('HMGET', key('device', gpu), 'running', 'reported_ms', 'heartbeat_ms', 'ttl_ms')
 return { NOW, is_alive(gpu) and 1 or 0, claimable and 1 or 0, is_astray and 1 or 0, waits and 1 or 0, claim[1],
   claim[2], lease, device[1], device[2], claim[3], claim[4], claim[5], device[3], device[4], is_over and 1 or 0,

@@ -65,11 +65,11 @@ def test_a_run_that_may_take_its_lease_back_after_an_outage_is_not_over(world, l
     assert not is_over(world)
 
 
-def test_a_run_without_its_lease_is_over_when_its_workers_presence_is(world, lapsed):
+def test_a_run_without_its_lease_is_over_when_its_deadline_has_passed(world, lapsed):
     world.stranger_takes()
     world.ledger.renew(lapsed)
     assert not is_over(world)
-    world.lapse_presence()
+    world.lapse()
     assert is_over(world)
 
 

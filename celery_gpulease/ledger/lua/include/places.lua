@@ -136,7 +136,9 @@ end
 local function give_claim_again(ticket, t, state)
   redis.call('HSET', key('claim', t.gpu), 'ticket', ticket, 'token', t.token, 'state', state, 'claimed_ms', NOW,
     'started_ms', NOW, 'fence', string.match(t.token, '%d+$') or NOW, 'delivery', t.deliveries or 1)
-  if state ~= 'tail' then
+  if state == 'tail' then
+    prolong_tail(t.gpu)
+  else
     redis.call('ZADD', DEADLINES, NOW + math.max(0, redis.call('PTTL', key('lease', t.gpu))), t.gpu)
   end
   mark_busy(t.gpu)

@@ -57,9 +57,13 @@ end
 
 local function look_at_deadline(gpu, claim, lease, lease_ms)
   local deadline, is_held = redis.call('ZSCORE', DEADLINES, gpu), lease and lease == claim.token
-  if deadline and (claim.state == 'tail' or (not claim.token and not is_token(lease))) then
+  if deadline and not claim.token and not is_token(lease) then
     found('it has a deadline, and nothing that ends', function()
       redis.call('ZREM', DEADLINES, gpu)
+    end)
+  elseif claim.token and claim.state == 'tail' and not deadline then
+    found('it runs on without its lease, and has no deadline', function()
+      prolong_tail(gpu)
     end)
   elseif claim.token and claim.state ~= 'tail' and (not deadline
       or (is_held and lease_ms > 0 and math.abs(deadline - NOW - lease_ms) > DEADLINE_TOLERANCE_MS)) then
