@@ -41,7 +41,7 @@ MUTATIONS = {
         "t[2] ~= token or redis.call('HGET', key('claim', gpu), 'token') ~= token", "not t[2]", only="start"
     ),
     "start_lets_a_second_request_run": Mutation("if t[1] ~= 'claimed' and t[3] ~= nonce then", "if false then"),
-    "start_overlooks_a_stranger": Mutation("if lease and lease ~= token then", "if false then"),
+    "start_overlooks_a_stranger": Mutation("or (lease and lease ~= token) then", "then"),
     "requeue_forgets_to_uncount": Mutation("if not delivered then", "if false then"),
     "reap_grants_no_grace": Mutation("if grace_until > NOW then", "if false then"),
     "reap_does_not_wait_for_the_deadline": Mutation("== token or deadline > NOW then", "== token then"),
