@@ -115,7 +115,7 @@ class Ledger:
     def __init__(self, settings: Settings, queue_prefix: str = "") -> None:
         self.settings = settings
         self.keys = Keys(settings.key_prefix)
-        self.route = f"{queue_prefix}gpu."
+        self.queue_prefix, self.route = queue_prefix, f"{queue_prefix}gpu."
         self._scripts: dict[str, Any] = {}
 
     @cached_property
@@ -189,11 +189,11 @@ class Ledger:
             is_lost: It was told before that its lease is lost: it never takes it back.
 
         Returns:
-            'renewed', 'regained' (it had lapsed), 'robbed' (a stranger has the GPU, just noticed), 'tail' (it runs on
-            without its lease), 'lost' (it runs elsewhere, or its lease was taken by force), 'ended', 'unstarted' or
-            'flushed' (Redis has forgotten all but the lease, which is kept until the run ends).
+            'renewed', 'regained' (it had lapsed), 'robbed' (a stranger has the GPU; said each time, as a reply may be
+            lost), 'tail' (it gave its lease back), 'lost' (it runs elsewhere, or its lease was taken by force), 'ended',
+            'unstarted' or 'flushed' (Redis has forgotten all but the lease, which is kept until the run ends).
         """
-        answer = self._call(
+        word, *why = self._call(
             "renew",
             gpu=claim.gpu,
             ticket=claim.ticket,
@@ -203,7 +203,7 @@ class Ledger:
             is_lost=int(is_lost),
             route=self.route,
         )
-        return str(answer[0])
+        return "robbed" if why == ["robbed"] else str(word)
 
     def release(self, claim: Claim) -> str:
         """Gives the lease back and ends the ticket: 'released', 'ended' (before), 'lost' or 'unknown'."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from celery import bootsteps
 from celery.platforms import EX_FAILURE
+from celery.signals import worker_shutting_down
 from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from celery.worker import state as celery_state
@@ -24,10 +26,12 @@ from celery_gpulease.model import Presence
 from celery_gpulease.reconcile.pace import ReconcilePace
 from celery_gpulease.worker import gpu_worker as gpu_workers
 from celery_gpulease.worker import signals
+from celery_gpulease.worker.companion import Companion
 from celery_gpulease.worker.consumer import gpu_consumer
 from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.heartbeat import Heartbeat, settle
 from celery_gpulease.worker.options import banner, ineffective_options, parse_pools
+from celery_gpulease.worker.pools import InMainPool
 from celery_gpulease.worker.processes import child_pids, is_certainly_alive, is_certainly_dead
 
 if TYPE_CHECKING:
@@ -77,6 +81,7 @@ class GPUStep(bootsteps.StartStopStep):
         signals.connect()
         devices.show_only(device)
         consume_only(worker.app, device)
+        self._close_at_once(worker)
         worker.consumer_cls = gpu_consumer(
             symbol_by_name(worker.consumer_cls), self.gpu_worker, self._serve, self._leave
         )
@@ -97,8 +102,10 @@ class GPUStep(bootsteps.StartStopStep):
             on_lease_gone=self._heartbeat.beat_now,
             on_reconcile=self._pace.wake,
         )
-        for thread in (self._end_writer, self._pace, self._heartbeat):
-            thread.start()
+        self._companion = Companion(gpu_worker) if isinstance(worker.pool, InMainPool) else None
+        for thread in (self._end_writer, self._pace, self._heartbeat, self._companion):
+            if thread is not None:
+                thread.start()
 
     def _serve(self) -> None:
         """The worker consumes: only now may its GPU be claimed, since Celery's start takes a second or more."""
@@ -113,18 +120,48 @@ class GPUStep(bootsteps.StartStopStep):
     def stop(self, _worker: Any) -> None:
         """Nothing here: the pool ends after this step, and the lease is kept until then (`_leave`)."""
 
-    def terminate(self, _worker: Any) -> None:
-        """As `stop`: the pool is terminated after this step, and `_leave` gives back what ran."""
+    def terminate(self, worker: Any) -> None:
+        """The pool is terminated after this step, and `_leave` gives back what ran.
+
+        Where a task cannot be stopped its end is waited for, as in a warm shutdown: until then the lease is needed.
+        """
+        self.gpu_worker.is_cold = True
+        if isinstance(worker.pool, InMainPool):
+            worker.pool.stop()
+
+    def _close_at_once(self, worker: Any) -> None:
+        """No claim from the signal to stop on, however long the event loop is kept from stopping.
+
+        That is a task which runs in it (solo), or a soft shutdown (Celery 5.5), which waits in a signal handler and
+        sends no signal of its own before. A handler may take no lock: so a thread closes.
+        """
+
+        def begin_to_close(**_: Any) -> None:
+            Thread(target=self.close, args=(worker,), daemon=True).start()
+
+        def close_and_wait() -> None:
+            begin_to_close()
+            if not isinstance(worker.pool, InMainPool):  # what cannot be stopped is waited for anyway
+                wait()
+
+        worker_shutting_down.connect(begin_to_close, weak=False, dispatch_uid="gpulease")
+        wait = getattr(worker, "wait_for_soft_shutdown", lambda: None)
+        worker.wait_for_soft_shutdown = close_and_wait
 
     def _leave(self) -> None:
         self._heartbeat.stop()
         self._heartbeat.join(LONGEST_LEAVE)
-        for execution in self.gpu_worker.executions():
-            if execution.is_over:
-                self._trying(settle, self.gpu_worker, execution)
-        self._trying(self.gpu_worker.ledger.leave, self.gpu_worker.device.id, self.gpu_worker.presence)
+        if self._companion is not None:
+            self._companion.stop()
+        self._trying(self._say_the_last)
         self._pace.stop()
         self._end_writer.stop()
+
+    def _say_the_last(self) -> None:
+        for execution in self.gpu_worker.executions():
+            if execution.is_over:
+                settle(self.gpu_worker, execution)
+        self.gpu_worker.ledger.leave(self.gpu_worker.device.id, self.gpu_worker.presence)
 
     def _trying(self, tell: Callable[..., object], *what: Any) -> None:
         try:
@@ -153,10 +190,10 @@ class GPUStep(bootsteps.StartStopStep):
             logger.warning(trouble)
         for flag in ineffective_options():
             logger.warning("%s has no effect with --gpu: one task at a time, from the queue of this GPU", flag)
-        if not worker.pool_cls.__module__.endswith("prefork"):
+        if isinstance(worker.pool, InMainPool):
             logger.warning(
-                "Pool %s cannot stop a task or limit its time, and a task that holds the GIL for longer than "
-                "gpulease_lease_ttl loses its lease: prefork (the default) has none of these limits",
+                "Pool %s cannot stop a task: revoke(terminate=True), time limits, a lost lease and a cold shutdown let "
+                "it run to its end, and what kills its process kills this worker; prefork (the default) can",
                 worker.pool_cls.__module__,
             )
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from celery_gpulease.ledger import Ledger
     from celery_gpulease.model import Claim, Device
+    from celery_gpulease.worker.companion import Companion
 
 
 #: The task asked to run once more.
@@ -64,6 +65,8 @@ class GPUWorker:
         self.is_cold = False  # the worker stops, and ends what it runs
         self.rate_limits = RateLimits()
         self.wake_heartbeat: Callable[[], None] = lambda: None  # there is no heartbeat before the fork
+        self.said_unlimited: set[str] = set()  # tasks whose time limits have no effect here
+        self.companion: Companion | None = None  # only where tasks run in main's own process
         self._executions: dict[str, Execution] = {}
 
     def join(self, dead: str = "") -> list[str]:
@@ -103,6 +106,8 @@ class GPUWorker:
     def begin(self, claim: Claim, request: Any) -> None:
         """A ticket has started here."""
         self._executions[claim.token] = Execution(claim, request)
+        if self.companion:
+            self.companion.begin(claim)
 
     def end(self, claim: Claim, why: str | None = None, *, counted: bool = True, pid: int | None = None) -> None:
         """A run is over, as far as the event loop knows.
@@ -127,6 +132,8 @@ class GPUWorker:
     def settled(self, execution: Execution) -> None:
         """The ledger knows of the end."""
         self._executions.pop(execution.claim.token, None)
+        if self.companion:
+            self.companion.end(execution.claim)
 
 
 #: Of this process (and, after the fork, of its children); None in a process that serves no GPU.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from celery import signals
+from celery.utils.imports import symbol_by_name
 from celery.utils.nodenames import default_nodename
 from click.core import ParameterSource
 
@@ -47,7 +48,7 @@ def parse_pools(text: str | None) -> tuple[str, ...]:
 
 
 def one_task_at_a_time(worker: Any) -> None:
-    """Sets concurrency, prefetching and the node's name, before Celery resolves them (`worker_init`).
+    """Sets concurrency, prefetching, the pool and the node's name, before Celery resolves them (`worker_init`).
 
     A bootstep would be too late: Celery's Pool step is made before it.
     """
@@ -55,6 +56,7 @@ def one_task_at_a_time(worker: Any) -> None:
     if gpu is None:
         return
     worker.concurrency = worker.prefetch_multiplier = 1
+    worker.pool_cls = symbol_by_name("celery_gpulease.worker.pools:gpu_pool")(worker.pool_cls)
     if worker.hostname == default_nodename(None):
         worker.hostname = f"gpu{gpu}@{installation(worker.app).settings.host}"
 

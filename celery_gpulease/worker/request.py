@@ -9,28 +9,31 @@ from functools import cache
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
-from billiard.einfo import ExceptionWithTraceback
+from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.exceptions import Ignore, Reject
 from celery.utils.log import get_logger
+from celery.worker import state as celery_state
 from celery.worker.request import Request
 from celery.worker.state import task_ready
+from kombu.utils.encoding import safe_repr
 
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.model import AGAIN, HEADER, Claim
 from celery_gpulease.sending.stray import StrayRequest, hold_again
 from celery_gpulease.sending.task import GPUTask
 from celery_gpulease.worker.gpu_worker import REJECTED
+from celery_gpulease.worker.pools import InMainPool
 
 if TYPE_CHECKING:
     from celery_gpulease.worker.gpu_worker import GPUWorker
 
 logger = get_logger(__name__)
 
-#: Ends of the process that ran the task, not of the task.
-DEATHS: Final = (WorkerLostError, SystemExit, KeyboardInterrupt)
+#: Ends of the process that ran the task, not of the task; a MemoryError where it could not even be stored.
+DEATHS: Final = (WorkerLostError, SystemExit, KeyboardInterrupt, MemoryError)
 #: Ends in which the process is killed, or dies.
-KILLS: Final = (Terminated, TimeLimitExceeded, *DEATHS)
+KILLS: Final = (Terminated, TimeLimitExceeded, WorkerLostError, SystemExit, KeyboardInterrupt)
 #: Celery 5.6 and newer would tell of a retry.
 NO_RETRY_EVENT: Final = {"emit_retry": False} if "emit_retry" in signature(Request.cancel).parameters else {}
 
@@ -104,6 +107,8 @@ class GPURequest(Request):
             if self.claim is None:  # it came past the ledger
                 hold_again(self, pin="" if isinstance(self.task, GPUTask) else self.gpu_worker.device.id)
                 return False
+            if celery_state.should_stop is not None or celery_state.should_terminate is not None:
+                return False  # the claim goes back when the worker closes
             if seconds := self.gpu_worker.rate_limits.seconds_until(self.task, self.claim.ticket):
                 self.gpu_worker.ledger.defer(self.claim, seconds)
                 return False
@@ -125,9 +130,16 @@ class GPURequest(Request):
             self._request_dict[HEADER] = {**self._request_dict[HEADER], AGAIN: True}
         if answer in ("run", "again"):
             self.gpu_worker.begin(claim, self)
+            self._say_ignored_limits()
             return True
         logger.info("%s is dropped: its claim is over (%s)", self, answer)
         return False
+
+    def _say_ignored_limits(self) -> None:
+        has_limits = any(self.time_limits) or self.task.time_limit or self.task.soft_time_limit
+        if has_limits and isinstance(self.pool, InMainPool) and self.name not in self.gpu_worker.said_unlimited:
+            self.gpu_worker.said_unlimited.add(self.name)
+            logger.warning("This pool cannot limit a task's time: %s runs for as long as it takes", self.name)
 
     def _give_up_start(self, error: LedgerUnavailable) -> None:
         """The reply may be lost, and the script have run: then the ticket is started, and must go back as it came."""
@@ -148,11 +160,14 @@ class GPURequest(Request):
         error = error.exc if isinstance(error, ExceptionWithTraceback) else error
         if self._lost_why and isinstance(error, KILLS):
             self._end_unstored(error, self._lost_why)
-        elif self._already_cancelled:  # by a cold shutdown: no death, but what may run once only has had its run
+        elif isinstance(error, MemoryError) and return_ok:  # Celery would end the worker (`Request.on_failure`)
+            self._end_as_stored(error, exc_info, send_failed_event)
+        elif self._already_cancelled or (self.gpu_worker.is_cold and self._has_died(error)):
+            # by a cold shutdown: no death, but what may run once only has had its run
             self._end_unstored(error, "shutdown", counted=not self.task.acks_late)
         elif isinstance(error, Reject) and isinstance(error.reason, Ignore):  # Task.retry, refused by HOLD
             self._end_unstored(error)
-        elif isinstance(error, DEATHS) and not self._is_celerys_death():
+        elif self._has_died(error):
             logger.error("%s: its process died under it: %s", self, error)
             self._end_unstored(error, f"its process died: {error}")
         else:
@@ -168,6 +183,13 @@ class GPURequest(Request):
             self._end_after(error, REJECTED, counted=False)
         else:
             self._end_after(error)
+
+    def _end_as_stored(self, error: BaseException, exc_info: Any, send_failed_event: bool) -> None:  # noqa: FBT001
+        """The process that ran it has stored its failure, called its errbacks, and lives."""
+        task_ready(self)
+        if send_failed_event:
+            self.send_event("task-failed", exception=safe_repr(error), traceback=exc_info.traceback)
+        self._end_after(error)
 
     def _end_unstored(self, error: BaseException, why: str | None = None, *, counted: bool = True) -> None:
         task_ready(self)
@@ -188,8 +210,13 @@ class GPURequest(Request):
 
     def cancel(self, pool: Any, signal: Any = None, **_: Any) -> None:
         """Only a cold shutdown ends a run, and that is no retry; a lost connection to the broker loses nothing here."""
-        if self.gpu_worker.is_cold:
+        if self.gpu_worker.is_cold and self._can_be_stopped():
             super().cancel(pool, signal, **NO_RETRY_EVENT)
+
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        """`revoke(terminate=True)`."""
+        if self._can_be_stopped():
+            super().terminate(pool, signal)
 
     def lose(self, why: str) -> None:
         """The heartbeat's word: another holder has the GPU. What runs here is stopped, where it can be."""
@@ -203,15 +230,20 @@ class GPURequest(Request):
     def _stop(self) -> None:
         if self.gpu_worker.ledger.settings.on_lease_lost != "terminate":
             return
-        try:
+        if self._can_be_stopped():
             self.pool.terminate_job(self.worker_pid, signal.SIGTERM)
-        except NotImplementedError:
-            logger.error("This pool cannot stop a task: %s runs on, with self.lease.lost set", self)  # noqa: TRY400
 
-    def _is_celerys_death(self) -> bool:
-        """Did Celery kill it for an end of its own, or does the task ask Celery to retry after a death?"""
+    def _can_be_stopped(self) -> bool:
+        if not isinstance(self.pool, InMainPool):
+            return True
+        logger.error("This pool cannot stop a task: %s runs on, to its own end", self)
+        return False
+
+    def _has_died(self, error: BaseException) -> bool:
+        """Is it a death for us: none that Celery dealt for an end of its own, or that the task asks Celery to retry?"""
         is_retried = getattr(self.task, "retry_on_worker_lost", False)  # from Celery 5.7
-        return bool(self._already_revoked or is_retried)
+        is_celerys = self._already_revoked or is_retried
+        return isinstance(error, MemoryError) or (isinstance(error, DEATHS) and not is_celerys)
 
     def _end(self, why: str | None = None, *, counted: bool = True, pid: int | None = None) -> None:
         if self.claim is not None:
@@ -220,6 +252,8 @@ class GPURequest(Request):
 
 def _then_end(on_success: Any) -> Any:
     def on_success_then_end(self: Any, result: Any, **options: Any) -> Any:
+        if isinstance(result, ExceptionInfo):  # from an InMainPool: nothing has been stored
+            return self.on_failure(result)
         try:
             return on_success(self, result, **options)
         finally:

@@ -30,5 +30,6 @@ if claim[3] == 'claimed' or (claim[3] and phase == 'gone') then
 end
 if phase == 'gone' then
   redis.call('DEL', key('worker', gpu))
+  withdraw_all(gpu, route)
 end
 return { 'left' }

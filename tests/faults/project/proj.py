@@ -1,5 +1,7 @@
 """The project under test: tasks that write down every run in a journal on disk."""
 
+import builtins
+import ctypes
 import json
 import os
 import signal
@@ -234,3 +236,49 @@ def hold_up(request, **_):
     with redis.Redis.from_url(URL, decode_responses=True) as client:
         while client.hget(f"gpu:claim:{claim.gpu}", "token") == claim.token:
             time.sleep(0.05)
+
+
+@app.task(base=GPUTask, bind=True)
+def hold_gil(self, seconds):
+    """No other thread of this process runs meanwhile."""
+    with run_of(self):
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+
+
+@app.task(base=GPUTask, bind=True)
+def throw(self, kind):
+    """Raises any exception of Python's own, also one that is no Exception."""
+    with run_of(self):
+        raise getattr(builtins, kind)(kind)
+
+
+class ThrowsOutside(GPUTask):
+    """Raises where Celery's tracer does not expect it."""
+
+    def before_start(self, task_id, args, kwargs):
+        """Before the body."""
+        if args[0] == "before":
+            note(what="before", task=task_id)
+            raise SystemExit(3)
+
+    def after_return(self, status, *_):
+        """After it, when the end is stored."""
+        if self.request.args[0] == "after":
+            raise MemoryError
+
+
+@app.task(base=ThrowsOutside, bind=True)
+def throw_outside(self, _where):
+    """Ends well by itself."""
+    with run_of(self):
+        return
+
+
+@app.task(base=GPUTask, bind=True)
+def wait_then_hold_gil(self, gate, seconds):
+    """As `hold_gil`, once the gate is open."""
+    with run_of(self):
+        while not (JOURNAL.parent / gate).exists():
+            time.sleep(0.01)
+        note(what="holding", task=self.request.id)
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))

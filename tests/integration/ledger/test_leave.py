@@ -1,5 +1,7 @@
 """LEAVE: a worker that stops gives back what it did not start, and at its end what still ran, uncounted."""
 
+import json
+
 import pytest
 
 
@@ -81,3 +83,17 @@ def test_another_worker_of_the_gpu_is_not_closed(world, worker):
     assert world.state(ticket) == "claimed"
     world.ledger.release(other.run())
     assert other.claim() is None
+
+
+def test_gone_it_leaves_no_claim_in_its_queue_also_none_that_kombu_has_put_back(world, worker):
+    queue = f"{world.ledger.route}node:0"
+    ticket = world.hold()
+    worker.claim()
+    message = json.loads(world.client.rpop(queue))
+    worker.close()
+    by_hand = json.dumps({"body": "", "headers": {"id": "1"}})
+    world.client.lpush(queue, by_hand, json.dumps({**message, "headers": {**message["headers"], "redelivered": True}}))
+    worker.leave()
+    assert world.client.lrange(queue, 0, -1) == [by_hand]
+    assert world.state(ticket) == "pending"
+    world.client.delete(queue)

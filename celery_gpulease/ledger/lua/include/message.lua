@@ -31,3 +31,13 @@ local function withdraw_message(gpu, route)
     redis.call('LREM', route .. gpu, 0, message)
   end
 end
+
+-- No claim of this GPU is left: what its queue still has of them kombu has put back there, in its own words, when its
+-- consumer stopped. What came past the ledger, without a claim, stays.
+local function withdraw_all(gpu, route)
+  for _, message in ipairs(redis.call('LRANGE', route .. gpu, 0, 99)) do
+    if string.find(message, '"claim": {"gpu": "' .. gpu .. '"', 1, true) then
+      redis.call('LREM', route .. gpu, 1, message)
+    end
+  end
+end

@@ -1,0 +1,147 @@
+"""The companion: a process beside main that beats while a task keeps main from beating.
+
+In `solo` and `threads` a task runs in main's own process, and whoever holds the GIL for long (a C extension that does
+not let it go) stops every other thread there, the heartbeat's too. So for these pools a fresh process renews the lease
+of what runs, and reports presence, by the same operations of the ledger. It is told over a pipe what runs.
+
+It only keeps what is; main decides. Both are told alike that a lease was lost, that Redis has forgotten the GPU, or
+that another worker serves it, each time that they ask; the companion does nothing about it, and main acts as soon as
+it can. While nothing runs the companion is silent: whether the worker lives is then for main alone to say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from base64 import b64encode
+from contextlib import suppress
+from dataclasses import asdict
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from celery.utils.log import get_logger
+
+from celery_gpulease.loops import RETRY_EVERY, Loop
+
+if TYPE_CHECKING:
+    from celery_gpulease.model import Claim
+    from celery_gpulease.worker.gpu_worker import GPUWorker
+
+logger = get_logger(__name__)
+
+#: Started so, and not by `-m`, since the working directory, where a project may have a celery.py, must not come first.
+PROGRAM: Final = (
+    "import sys; sys.path = [*filter(None, sys.path), *sys.argv[1:]]; "
+    "from celery_gpulease.worker.companion_process import main; main()"
+)
+#: Ctrl-C, and a service manager's stop, reach the whole group: main answers them.
+MAINS_SIGNALS: Final = {signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP}
+#: Seconds that it gets for what it is at, when it is to end.
+LONGEST_END: Final = 3.0
+
+
+class Companion(Loop):
+    """Starts the process, tells it what runs, and starts it again when it ends.
+
+    This thread waits for the process: so the process, which asks to be killed when the thread that started it ends
+    (`PR_SET_PDEATHSIG`), ends with main however main ends.
+    """
+
+    def __init__(self, gpu_worker: GPUWorker) -> None:
+        super().__init__("companion")
+        gpu_worker.companion = self
+        self._gpu_worker = gpu_worker
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def turn(self) -> float:
+        """One life of the process."""
+        introduction = self._introduction()
+        if introduction is None:
+            self._is_over = True
+            return 0.0
+        began = time.monotonic()
+        with _started() as process:  # whose end closes the pipe, and waits
+            _pipe_of(process).write(introduction)
+            os.set_blocking(_pipe_of(process).fileno(), False)
+            self._process = process
+            self._tell_all()
+            if not self._is_over:
+                process.wait()
+        if not self._is_over:
+            code = process.returncode
+            logger.error("The process that beats beside main has ended (exit code %s), and is started again", code)
+        interval = self._gpu_worker.ledger.settings.heartbeat_interval
+        return RETRY_EVERY if time.monotonic() - began > interval else interval
+
+    def begin(self, claim: Claim) -> None:
+        """This run has started. Called by the event loop: never blocks."""
+        self._tell({"begin": asdict(claim)})
+
+    def end(self, claim: Claim) -> None:
+        """This run is settled."""
+        self._tell({"end": claim.token})
+
+    def stop(self) -> None:
+        """Ends the process for good, before the worker leaves: a late report would bring its presence back."""
+        super().stop()
+        process = self._process
+        if process is not None:
+            _pipe_of(process).close()
+        self.join(LONGEST_END)
+        if process is not None and process.poll() is None:
+            process.kill()
+
+    def _introduction(self) -> bytes | None:
+        """What it must know. It is not on the command line, where everybody could read Redis' password."""
+        one = self._gpu_worker
+        told = {
+            "settings": one.ledger.settings,
+            "queue_prefix": one.ledger.queue_prefix,
+            "gpu": one.device.id,
+            "presence": one.presence,
+            "main": os.getpid(),
+        }
+        try:
+            return b64encode(pickle.dumps(told)) + b"\n"
+        except Exception as error:  # noqa: BLE001  # whatever the user's own objects raise
+            logger.warning(
+                "gpulease_redis_options cannot be sent to another process: a task that holds the GIL for longer than "
+                "gpulease_lease_ttl loses its lease here: %s",
+                error,
+            )
+            return None
+
+    def _tell_all(self) -> None:
+        """What already runs; a run that ends meanwhile may have told its end before this told its beginning."""
+        for execution in self._gpu_worker.executions():
+            self.begin(execution.claim)
+            if execution not in self._gpu_worker.executions():
+                self.end(execution.claim)
+
+    def _tell(self, line: dict[str, Any]) -> None:
+        process = self._process
+        if process is None:
+            return  # it is told when it is there
+        with suppress(OSError, ValueError):  # it has just ended
+            # so short a line is written whole, or not at all where the pipe is full
+            if _pipe_of(process).write(json.dumps(line).encode() + b"\n") is None:
+                process.kill()  # it does not read: another one will
+
+
+def _started() -> subprocess.Popen[bytes]:
+    # it inherits what we block: so not even its first moment is open to Ctrl-C
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, MAINS_SIGNALS)
+    try:
+        command = (sys.executable, "-c", PROGRAM, *filter(None, sys.path))
+        return subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _pipe_of(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    assert process.stdin is not None  # noqa: S101
+    return process.stdin
