@@ -7,7 +7,8 @@ from enum import Enum
 
 import pytest
 
-from tests.faults.world import HOST, SOON
+from celery_gpulease import LeaseLost
+from tests.faults.world import HOST, LONG, SOON, TTL, now
 from tests.waiting import wait_until
 
 WARM, COLD = "warm", "cold"
@@ -131,3 +132,111 @@ def test_what_runs_ends_or_goes_back_to_its_place_and_the_rest_waits_for_others(
     world.succeeds(task, waiting)
     assert len(world.runs(task)) == (1 if runs_on else 2)
     assert [run.task for run in world.runs() if run.gpu == f"{HOST}:1"] == ([waiting] if runs_on else [task, waiting])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stop", [Stop.QUIT, Stop.TERM_THEN_QUIT, Stop.SOFT_TOO_LATE])
+def test_what_may_run_only_once_and_is_stopped_fails(world, stop):
+    worker = stop.worker(world, "prefork")
+    task = world.send("wait_for_once", "never")
+    world.started(task)
+    stop.tell(world, worker)
+    worker.wait()
+    is_left(world)
+    world.worker(1)  # writes the end that its worker left
+    assert isinstance(world.ends(task, "FAILURE"), LeaseLost)
+    assert len(world.runs(task)) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
+@pytest.mark.parametrize("stop", [Stop.TERM, Stop.QUIT, Stop.INT_TWICE, Stop.SHUTDOWN])
+def test_an_idle_worker_stops_at_once_and_is_offline(world, pool, stop):
+    worker = stop.worker(world, pool)
+    world.succeeds(world.send("add", 1, 2))
+    stop.tell(world, worker)
+    worker.wait(SOON)
+    is_left(world)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_whoever_insists_three_times_loses_nothing(world, pool):
+    worker = Stop.QUIT.worker(world, pool)
+    task = world.send("wait_for", "go")
+    world.started(task)
+    for _ in range(3):  # the third one is Celery's hard shutdown, which says no good-bye
+        worker.send(signal.SIGQUIT)
+    if pool == "threads":
+        wait_until(lambda: worker.output.count("Cold shutdown") >= 2, SOON, "the signals to be heard")
+        world.open("go")
+    worker.wait()
+    world.worker(1)
+    world.open("go")
+    world.succeeds(task)
+    assert len(world.runs(task)) == (1 if pool == "threads" else 2)
+
+
+LOST = {
+    "all": lambda one: True,
+    "pubsub": lambda one: int(one["sub"]) or int(one["psub"]),
+    "brpop": lambda one: one["cmd"] == "brpop",
+}
+
+
+def cut(world, which):
+    """Kills connections as a firewall would: those of this kind, but for our own; how many."""
+    own = world.client.client_id()
+    victims = [one for one in world.client.client_list() if LOST[which](one) and int(one["id"]) != own]
+    for one in victims:
+        world.client.client_kill_filter(_id=one["id"])
+    return len(victims)
+
+
+@pytest.mark.parametrize(
+    ("pool", "which", "cancels"),
+    [
+        ("prefork", "all", True),
+        *(
+            pytest.param(pool, which, cancels, marks=pytest.mark.long)
+            for pool in ("prefork", "solo", "threads")
+            for which in LOST
+            for cancels in (False, True)
+            if (pool, which, cancels) != ("prefork", "all", True)
+        ),
+    ],
+)
+def test_a_lost_connection_ends_no_healthy_run(world, pool, which, cancels):
+    conf = {**world.conf, "worker_cancel_long_running_tasks_on_connection_loss": cancels}
+    worker = world.worker(0, "-P", pool, TEST_CONF=json.dumps(conf))
+    task = world.send("wait_for", "go")
+    run = world.started(task)
+    following = world.send("add", 1, 2)
+    assert cut(world, which)
+    if pool != "solo" and which != "pubsub":  # solo notices when its task has ended
+        wait_until(lambda: worker.log.count("Connected to") > 1, LONG, "the worker to come back")
+    wait_until(lambda: now() > run.start + TTL, SOON, "a ttl to pass")
+    world.open("go")
+    world.succeeds(task, following)
+    assert [len(world.runs(one)) for one in (task, following)] == [1, 1]
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+    is_left(world)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
+def test_a_restarted_pool_ends_what_runs_first_and_serves_on(world, pool):
+    conf = {**world.conf, "worker_pool_restarts": True}
+    worker = world.worker(0, "-P", pool, TEST_CONF=json.dumps(conf))
+    task, following = world.send("wait_for", "go"), world.send("add", 1, 2)
+    world.started(task)
+    world.app.control.broadcast("pool_restart", arguments={"reload": False})
+    if pool == "prefork":
+        wait_until(lambda: now() > world.runs(task)[0].start + 1, SOON, "the order to arrive")
+    world.open("go")
+    world.succeeds(task, following)
+    assert [len(world.runs(one)) for one in (task, following)] == [1, 1]
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+    is_left(world)

@@ -91,8 +91,8 @@ def test_gone_it_leaves_no_claim_in_its_queue_also_none_that_kombu_has_put_back(
     worker.claim()
     message = json.loads(world.client.rpop(queue))
     worker.close()
-    by_hand = json.dumps({"body": "", "headers": {"id": "1"}})
-    world.client.lpush(queue, by_hand, json.dumps({**message, "headers": {**message["headers"], "redelivered": True}}))
+    by_hand = json.dumps({"args": []})
+    world.client.lpush(queue, by_hand, json.dumps({**message, "redelivered": True}))
     worker.leave()
     assert world.client.lrange(queue, 0, -1) == [by_hand]
     assert world.state(ticket) == "pending"
