@@ -81,7 +81,6 @@ class GPUStep(bootsteps.StartStopStep):
         signals.connect()
         devices.show_only(device)
         consume_only(worker.app, device)
-        self._close_at_once(worker)
         worker.consumer_cls = gpu_consumer(
             symbol_by_name(worker.consumer_cls), self.gpu_worker, self._serve, self._leave
         )
@@ -106,6 +105,7 @@ class GPUStep(bootsteps.StartStopStep):
         for thread in (self._end_writer, self._pace, self._heartbeat, self._companion):
             if thread is not None:
                 thread.start()
+        self._close_at_once(worker)
 
     def _serve(self) -> None:
         """The worker consumes: only now may its GPU be claimed, since Celery's start takes a second or more."""

@@ -3,11 +3,14 @@
 import json
 import os
 import signal
+from contextlib import contextmanager
 from enum import Enum
 
 import pytest
 
 from celery_gpulease import LeaseLost
+from celery_gpulease.embedded import EmbeddedServer
+from tests.faults.conftest import world_on
 from tests.faults.world import HOST, LONG, SOON, TTL, now
 from tests.waiting import wait_until
 
@@ -154,6 +157,7 @@ def test_what_may_run_only_once_and_is_stopped_fails(world, stop):
 def test_an_idle_worker_stops_at_once_and_is_offline(world, pool, stop):
     worker = stop.worker(world, pool)
     world.succeeds(world.send("add", 1, 2))
+    wait_until(lambda: not world.lease(0), SOON, "the GPU to be free")  # a result is there a moment before that
     stop.tell(world, worker)
     worker.wait(SOON)
     is_left(world)
@@ -240,3 +244,62 @@ def test_a_restarted_pool_ends_what_runs_first_and_serves_on(world, pool):
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
     is_left(world)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
+@pytest.mark.parametrize("stop", [Stop.TERM, Stop.QUIT, Stop.INT_TWICE])
+def test_what_has_started_and_is_not_yet_with_the_pool_is_not_lost(world, pool, stop):
+    worker = stop.worker(world, pool)
+    task = world.send("start_slowly")
+    wait_until(lambda: any(line["what"] == "starting" for line in world.journal()), SOON, "the start")
+    stop.tell(world, worker)
+    world.open("start")
+    worker.wait()
+    is_left(world)
+    world.worker(1)
+    world.succeeds(task)
+    assert len(world.runs(task)) == 1
+
+
+class Away(Enum):
+    """How Redis does not answer."""
+
+    KILLED = "connections are refused"
+    FROZEN = "connections stay open, and nobody answers"
+
+
+@contextmanager
+def without(server, how):
+    """A while in which the server does not answer."""
+    server.kill() if how is Away.KILLED else os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.start() if how is Away.KILLED else os.kill(server.pid, signal.SIGCONT)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", Away)
+@pytest.mark.parametrize(
+    ("pool", "stop"), [("prefork", Stop.TERM), ("prefork", Stop.QUIT), ("solo", Stop.TERM), ("threads", Stop.QUIT)]
+)
+def test_while_redis_is_away_a_worker_stops_all_the_same_and_its_task_is_not_lost(
+    server_binary, tmp_path, monkeypatch, how, pool, stop
+):
+    monkeypatch.setenv("GPULEASE_HOST", HOST)
+    kept = ("--appendonly", "yes", "--appendfsync", "always")
+    with EmbeddedServer(*kept, binary=server_binary) as server, world_on(server.url, tmp_path) as world:
+        worker = stop.worker(world, pool)
+        task = world.send("wait_for", "go")
+        world.started(task)
+        with without(server, how):
+            told = now()
+            stop.tell(world, worker)
+            world.open("go")
+            worker.wait()
+            print(f"stopped {now() - told:.1f} s after it was told")
+            wait_until(lambda: now() > told + TTL, SOON, "a ttl to pass")
+        world.worker(1)
+        world.succeeds(task)
+        world.rest()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import redis
 from celery import Celery, signals
+from celery.worker.request import Request
 from dying import DyingTask
 
 from celery_gpulease import GPULease, GPUTask
@@ -282,3 +283,33 @@ def wait_then_hold_gil(self, gate, seconds):
             time.sleep(0.01)
         note(what="holding", task=self.request.id)
         ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+
+
+class SlowRequest(Request):
+    """A user's own request, which keeps main between START and the pool until a gate is open."""
+
+    def revoked(self):
+        """Asked by Celery before it runs."""
+        note(what="starting", task=self.id)
+        while not (JOURNAL.parent / "start").exists():
+            time.sleep(0.01)
+        return super().revoked()
+
+
+@app.task(base=GPUTask, bind=True, Request=SlowRequest)
+def start_slowly(self):
+    """Ends at once."""
+    with run_of(self):
+        return
+
+
+@app.task(base=GPUTask, bind=True)
+def fork_and_wait(self, gate):
+    """Leaves a process behind that has all that its own had open."""
+    with run_of(self):
+        if os.fork() == 0:
+            while not (JOURNAL.parent / "grandchild").exists():
+                time.sleep(0.1)
+            os._exit(0)
+        while not (JOURNAL.parent / gate).exists():
+            time.sleep(0.01)
