@@ -24,6 +24,7 @@ from celery_gpulease.installed import installation
 from celery_gpulease.ledger.notifications import eviction_trouble, switch_on
 from celery_gpulease.model import Presence
 from celery_gpulease.reconcile.pace import ReconcilePace
+from celery_gpulease.settings import redis_urls
 from celery_gpulease.worker import gpu_worker as gpu_workers
 from celery_gpulease.worker import signals
 from celery_gpulease.worker.companion import Companion
@@ -43,6 +44,8 @@ logger = get_logger(__name__)
 
 #: Seconds between two looks at the presence of another worker of the same GPU.
 LOOK_EVERY: Final = 0.2
+#: Seconds until a broker that does not answer is an error: what Celery allows itself while it stops.
+BROKER_TIMEOUT: Final = 5.0
 #: Seconds that a worker that stops waits for its heartbeat's last word.
 LONGEST_LEAVE: Final = 5.0
 
@@ -81,6 +84,7 @@ class GPUStep(bootsteps.StartStopStep):
         signals.connect()
         devices.show_only(device)
         consume_only(worker.app, device)
+        bound_broker(worker.app)
         worker.consumer_cls = gpu_consumer(
             symbol_by_name(worker.consumer_cls), self.gpu_worker, self._serve, self._leave
         )
@@ -267,3 +271,14 @@ def consume_only(app: Any, device: Device) -> None:
     queues = app.amqp.queues
     queues[device.queue] = Queue(device.queue, Exchange(""), routing_key=device.queue, no_ack=True)
     queues.select([device.queue])
+
+
+def bound_broker(app: Any) -> None:
+    """Lets no broker be waited for without end, unless the user wants it so.
+
+    Celery sets no `socket_timeout`, and so hangs on its way out (`celery.worker.heartbeat.Heart.stop`, say) where Redis
+    keeps the connection and does not answer. A connection that is lost by it ends no run.
+    """
+    if redis_urls(app.conf.broker_read_url):
+        given = app.conf.broker_transport_options
+        app.conf.broker_transport_options = {"socket_timeout": BROKER_TIMEOUT, **given}
