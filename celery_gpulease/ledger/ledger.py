@@ -190,8 +190,8 @@ class Ledger:
 
         Returns:
             'renewed', 'regained' (it had lapsed), 'robbed' (a stranger has the GPU; said each time, as a reply may be
-            lost), 'tail' (it gave its lease back), 'lost' (it runs elsewhere, or its lease was taken by force), 'ended',
-            'unstarted' or 'flushed' (Redis has forgotten all but the lease, which is kept until the run ends).
+            lost), 'tail' (it gave its lease back), 'lost' (it runs elsewhere, or its lease was taken by force),
+            'ended', 'unstarted' or 'flushed' (Redis has forgotten all but the lease, which is kept until the run ends).
         """
         word, *why = self._call(
             "renew",

@@ -44,6 +44,7 @@ class Beats:
         self._ledger, self._gpu, self._presence = ledger, gpu, presence
         self._interval = ledger.settings.heartbeat_interval
         self._running: dict[str, Claim] = {}
+        self._lost: set[str] = set()
         self._next_beat = 0.0
         self._is_known_away = False
 
@@ -51,6 +52,7 @@ class Beats:
         """One line of main's: a run's beginning, or its end."""
         if "end" in line:
             self._running.pop(line["end"], None)
+            self._lost.discard(line["end"])
             return
         claim = Claim(**line["begin"])
         self._running[claim.token] = claim
@@ -63,8 +65,9 @@ class Beats:
         """One beat; where Redis is away, the next one comes soon."""
         self._next_beat = time.monotonic() + self._interval
         try:
-            for claim in self._running.values():
-                self._ledger.renew(claim)
+            for token, claim in self._running.items():
+                if self._ledger.renew(claim, is_lost=token in self._lost) in ("lost", "robbed"):
+                    self._lost.add(token)
             running = next(iter(self._running.values()))
             self._ledger.report(self._gpu, self._presence, running, self._ledger.settings.lease_ttl / 2)
             self._is_known_away = False
