@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery.utils.log import get_logger
 
-from celery_gpulease.ledger.ledger import Closed
+from celery_gpulease.ledger.answers import Closed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ from celery_gpulease.loops import Loop
 
 if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
-    from celery_gpulease.ledger.ledger import Cancelled, Ending
+    from celery_gpulease.ledger.answers import Cancelled, Ending
 
 logger = get_logger(__name__)
 

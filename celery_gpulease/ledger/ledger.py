@@ -4,129 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-import uuid
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
 
 from celery_gpulease.exceptions import LedgerUnavailable
-from celery_gpulease.ledger import scripts
-from celery_gpulease.ledger.connection import connect, in_our_words, timeout_for
-from celery_gpulease.ledger.keys import Keys
+from celery_gpulease.ledger.answers import Agenda, Closed, Ending
+from celery_gpulease.ledger.connection import in_our_words
+from celery_gpulease.ledger.orders import Orders
 
 if TYPE_CHECKING:
     from celery_gpulease.model import Claim, Device, Held, Presence
-    from celery_gpulease.settings import Settings
 
-#: Milliseconds after which a reconciler's turn ends by itself.
-TURN_MS: Final = 60_000
 #: Tickets that were given up, or have vanished, before one whose end can be written.
 ENDS_PER_CALL: Final = 100
 
 
-@dataclass(frozen=True)
-class Agenda:
-    """What is due: seconds until each, None for never; `lapsed` are GPUs whose lease's deadline has passed."""
-
-    now_ms: int
-    deadline: float | None
-    due: float | None
-    ending: float | None
-    lapsed: list[str]
-
-
-@dataclass(frozen=True)
-class Closed:
-    """Why a claim was not made; `lease_ms` is what is left of the lease in the way (-1: it has no TTL, -2: none)."""
-
-    reason: str
-    lease_ms: int
-
-
-@dataclass(frozen=True)
-class Ending:
-    """A ticket whose end must be written outside Redis, and why: cancelled, expired, lease_lost, unstarted, damaged."""
-
-    ticket: str
-    task_id: str
-    task: str
-    why: str
-    deliveries: int
-    has_run: bool
-    message: str
-
-
-@dataclass(frozen=True)
-class Cancelled:
-    """What CANCEL found of a task.
-
-    Attributes:
-        is_known: The ledger has it: else it has ended, or was never held.
-        running_on: The GPUs where it runs already, which it goes on doing.
-        endings: What was taken back: the caller writes these ends now (`dispatch.ending.cancel`).
-    """
-
-    is_known: bool
-    running_on: list[str]
-    endings: list[Ending]
-
-
-@dataclass(frozen=True)
-class Bumped:
-    """What BUMP found of a task.
-
-    Attributes:
-        word: 'bumped', 'given' (a GPU has it already), 'ending' or 'unknown'.
-        places: Where it waits now: the pool, or the GPU that it is pinned to, and its position there (from 1; None
-            where it is not due yet).
-    """
-
-    word: str
-    places: list[tuple[str, int | None]]
-
-
-@dataclass(frozen=True)
-class Forced:
-    """Who loses a GPU's lease by order.
-
-    Attributes:
-        word: 'started' (a run, which is told), 'claimed' (it was not started, and goes back to its place), 'foreign',
-            'free' (nobody has the lease) or 'unknown' (no such GPU).
-        gpu: Its id.
-        loser: The task and its id, and who serves the GPU; or the foreign holder.
-    """
-
-    word: str
-    gpu: str = ""
-    loser: str = ""
-
-
-class Ledger:
+class Ledger(Orders):
     """Speaks to the Redis that holds leases and lines.
 
     Any reply may be lost after the script ran: every operation is safe to repeat with the same arguments. All raise
     LedgerUnavailable where Redis does not answer.
-
-    Args:
-        settings: Where it is, and how its keys begin.
-        queue_prefix: What stands before a queue's name in the broker's Redis (kombu's `global_keyprefix`).
     """
-
-    def __init__(self, settings: Settings, queue_prefix: str = "") -> None:
-        self.settings = settings
-        self.keys = Keys(settings.key_prefix)
-        self.queue_prefix, self.route = queue_prefix, f"{queue_prefix}gpu."
-        self._scripts: dict[str, Any] = {}
-
-    @cached_property
-    def client(self) -> Any:
-        """A redis.Redis that answers in text; it survives a fork (redis-py makes new connections in the child)."""
-        return connect(
-            self.settings.redis_url,
-            {"socket_timeout": timeout_for(self.settings.heartbeat_interval), **self.settings.redis_options},
-            decode_responses=True,
-            encoding_errors="replace",
-        )
 
     # the road of a ticket
 
@@ -281,7 +179,7 @@ class Ledger:
         for _ in range(1 if ticket else ENDS_PER_CALL):
             word, *found = self._call("end", ticket=ticket)
             if word == "end":
-                return _ending(found)
+                return Ending.from_reply(found)
             if word == "none":
                 break
         return None
@@ -357,104 +255,3 @@ class Ledger:
         now, *waits, lapsed = self._call("agenda")
         deadline, due, ending = (None if ms == -1 else ms / 1000 for ms in waits)
         return Agenda(now, deadline, due, ending, lapsed)
-
-    # operators and the reconciler
-
-    def drain(self, gpu: str, *, drained: bool) -> str | None:
-        """No new work for a GPU, or work again: its id, None where it is unknown."""
-        answer = self._claiming("drain", gpu=gpu, drained=int(drained))
-        return None if answer[0] == "unknown" else str(answer[1])
-
-    def cancel(self, task_id: str) -> Cancelled:
-        """Takes back what is held of a task; for 30 seconds nobody but the caller writes its end. Safe to repeat."""
-        word, running_on, ends = self._claiming("cancel", task_id=task_id)
-        return Cancelled(word == "known", running_on, [_ending(found) for _, *found in ends])
-
-    def bump(self, task_id: str, priority: int) -> Bumped:
-        """Gives what waits of a task another priority, 0 to 255: 0 is served first."""
-        word, *places = self._call("bump", task_id=task_id, priority=priority)
-        return Bumped(word, [(where, None if position == -1 else int(position)) for where, position in places])
-
-    def force(self, gpu: str) -> Forced:
-        """Takes a GPU's lease away by order, whoever has it.
-
-        A run is told at once, and never takes the lease back; while it still runs, no task is given to this GPU.
-
-        Args:
-            gpu: Any name of it.
-        """
-        word, *found = self._claiming("force", gpu=gpu)
-        if word in ("claimed", "started"):
-            name, task_id, task, presence = found
-            worker = json.loads(presence)["worker"] if presence else "no living worker"
-            return Forced(word, name, f"{task}[{task_id}] ({worker})")
-        return Forced(word, *found)
-
-    def take_turn(self, who: str, age: float = 0.0) -> bool:
-        """One reconciler at a time: True when it is our turn now.
-
-        Args:
-            who: Of this process; it ends its turn by the same name.
-            age: Seconds that must have passed since the last turn began.
-        """
-        return str(self._call("turn", who=who, age_ms=round(age * 1000), ttl_ms=TURN_MS)[0]) == "yours"
-
-    def end_turn(self, who: str) -> None:
-        """Our turn is over; nothing happens where it is not ours any more."""
-        self._call("turn", who=who, age_ms="", ttl_ms="")
-
-    def wake(self, what: str) -> bool:
-        """Tells the worker whose heartbeat was last; False when nobody listens."""
-        with in_our_words("wake"):
-            gpu = self.client.hget(self.keys.named("pulse"), "gpu")
-            return bool(gpu and self.client.publish(self.keys.here(str(gpu)), what))
-
-    def dispatch(self, gpu: str) -> str:
-        """Gives a free GPU with a living worker its next task: 'claimed', 'idle' (nobody waits) or 'closed'."""
-        return str(self._claiming("dispatch", gpu=gpu)[0])
-
-    def inspect(self, gpu: str, *, change: bool) -> list[Any]:
-        """One GPU as the reconciler finds it; with `change`, the index of free GPUs is put right."""
-        return self._call("inspect", gpu=gpu, change=int(change))
-
-    def correct_ticket(self, ticket: str, found_in: str, *, change: bool) -> list[str]:
-        """Puts one ticket in the one place that belongs to it: its task id, its GPU, and what was wrong.
-
-        Args:
-            ticket: Its id.
-            found_in: The key after the prefix, `pending:default`, in which it was seen; empty for its own.
-            change: False only says what is wrong.
-        """
-        return list(map(str, self._claiming("correct_ticket", ticket=ticket, found_in=found_in, change=int(change))))
-
-    def correct_gpu(self, gpu: str, found_in: str, *, change: bool) -> list[str]:
-        """Puts right what Redis alone can tell of one GPU; what was wrong. See `correct_ticket`."""
-        return list(map(str, self._claiming("correct_gpu", gpu=gpu, found_in=found_in, change=int(change))))
-
-    def correct_counts(self, *, change: bool) -> list[str]:
-        """Counts what is scheduled anew; what was wrong."""
-        return list(map(str, self._call("correct_counts", change=int(change))))
-
-    def corrected(self, ticket: str, gpu: str, detail: str) -> None:
-        """Writes into the journal what was corrected, and counts it."""
-        self._call("corrected", ticket=ticket, gpu=gpu, detail=detail)
-
-    # how a script is called
-
-    def _claiming(self, name: str, **values: Any) -> list[Any]:
-        """A script that may make a claim: it needs a seed for tokens and the queues' name."""
-        return self._call(name, **values, seed=uuid.uuid4().hex, route=self.route)
-
-    def _call(self, name: str, **values: Any) -> list[Any]:
-        script = self._scripts.get(name)
-        one = scripts.source(name)
-        if script is None:
-            script = self._scripts[name] = self.client.register_script(one.text)
-        with in_our_words(name):
-            answer: list[Any] = script(keys=[self.keys.prefix], args=scripts.arguments_of(one, values))
-        return answer
-
-
-def _ending(found: list[Any]) -> Ending:
-    ticket, task_id, task, why, deliveries, runs, message = found
-    return Ending(ticket, task_id, task, why, int(deliveries), int(runs) > 0, message)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from celery_gpulease.ledger.ledger import Bumped
+from celery_gpulease.ledger.answers import Bumped
 
 HOUR_MS = 3_600_000
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from celery_gpulease.ledger.ledger import Closed
+from celery_gpulease.ledger.answers import Closed
 
 
 def test_nobody_waits_and_the_gpu_is_known_to_be_free(world):

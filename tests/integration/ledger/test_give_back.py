@@ -3,7 +3,7 @@
 import pytest
 
 from celery_gpulease.exceptions import LedgerUnavailable
-from celery_gpulease.ledger.ledger import Closed
+from celery_gpulease.ledger.answers import Closed
 
 
 @pytest.fixture

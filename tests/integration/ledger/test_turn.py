@@ -2,7 +2,7 @@
 
 import pytest
 
-from celery_gpulease.ledger.ledger import TURN_MS
+from celery_gpulease.ledger.orders import TURN_MS
 from tests.integration.ledger.world import LONG_AGO
 
 

@@ -1,0 +1,52 @@
+"""How an operation of the ledger is called: one script, one round trip."""
+
+from __future__ import annotations
+
+import uuid
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from celery_gpulease.ledger import scripts
+from celery_gpulease.ledger.connection import connect, in_our_words, timeout_for
+from celery_gpulease.ledger.keys import Keys
+
+if TYPE_CHECKING:
+    from celery_gpulease.settings import Settings
+
+
+class Calls:
+    """A client of the ledger's Redis, and its scripts.
+
+    Args:
+        settings: Where it is, and how its keys begin.
+        queue_prefix: What stands before a queue's name in the broker's Redis (kombu's `global_keyprefix`).
+    """
+
+    def __init__(self, settings: Settings, queue_prefix: str = "") -> None:
+        self.settings = settings
+        self.keys = Keys(settings.key_prefix)
+        self.queue_prefix, self.route = queue_prefix, f"{queue_prefix}gpu."
+        self._scripts: dict[str, Any] = {}
+
+    @cached_property
+    def client(self) -> Any:
+        """A redis.Redis that answers in text; it survives a fork (redis-py makes new connections in the child)."""
+        return connect(
+            self.settings.redis_url,
+            {"socket_timeout": timeout_for(self.settings.heartbeat_interval), **self.settings.redis_options},
+            decode_responses=True,
+            encoding_errors="replace",
+        )
+
+    def _claiming(self, name: str, **values: Any) -> list[Any]:
+        """A script that may make a claim: it needs a seed for tokens and the queues' name."""
+        return self._call(name, **values, seed=uuid.uuid4().hex, route=self.route)
+
+    def _call(self, name: str, **values: Any) -> list[Any]:
+        script = self._scripts.get(name)
+        one = scripts.source(name)
+        if script is None:
+            script = self._scripts[name] = self.client.register_script(one.text)
+        with in_our_words(name):
+            answer: list[Any] = script(keys=[self.keys.prefix], args=scripts.arguments_of(one, values))
+        return answer

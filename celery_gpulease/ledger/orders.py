@@ -1,0 +1,96 @@
+"""What operators order, and what the reconciler corrects."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from celery_gpulease.ledger.answers import Bumped, Cancelled, Ending, Forced
+from celery_gpulease.ledger.calls import Calls
+from celery_gpulease.ledger.connection import in_our_words
+
+#: Milliseconds after which a reconciler's turn ends by itself.
+TURN_MS: Final = 60_000
+
+
+class Orders(Calls):
+    """The operations beside a task's road."""
+
+    def drain(self, gpu: str, *, drained: bool) -> str | None:
+        """No new work for a GPU, or work again: its id, None where it is unknown."""
+        answer = self._claiming("drain", gpu=gpu, drained=int(drained))
+        return None if answer[0] == "unknown" else str(answer[1])
+
+    def cancel(self, task_id: str) -> Cancelled:
+        """Takes back what is held of a task; for 30 seconds nobody but the caller writes its end. Safe to repeat."""
+        word, running_on, ends = self._claiming("cancel", task_id=task_id)
+        return Cancelled(word == "known", running_on, [Ending.from_reply(found) for _, *found in ends])
+
+    def bump(self, task_id: str, priority: int) -> Bumped:
+        """Gives what waits of a task another priority, 0 to 255: 0 is served first."""
+        word, *places = self._call("bump", task_id=task_id, priority=priority)
+        return Bumped(word, [(where, None if position == -1 else int(position)) for where, position in places])
+
+    def force(self, gpu: str) -> Forced:
+        """Takes a GPU's lease away by order, whoever has it.
+
+        A run is told at once, and never takes the lease back; while it still runs, no task is given to this GPU.
+
+        Args:
+            gpu: Any name of it.
+        """
+        word, *found = self._claiming("force", gpu=gpu)
+        if word in ("claimed", "started"):
+            name, task_id, task, presence = found
+            worker = json.loads(presence)["worker"] if presence else "no living worker"
+            return Forced(word, name, f"{task}[{task_id}] ({worker})")
+        return Forced(word, *found)
+
+    def take_turn(self, who: str, age: float = 0.0) -> bool:
+        """One reconciler at a time: True when it is our turn now.
+
+        Args:
+            who: Of this process; it ends its turn by the same name.
+            age: Seconds that must have passed since the last turn began.
+        """
+        return str(self._call("turn", who=who, age_ms=round(age * 1000), ttl_ms=TURN_MS)[0]) == "yours"
+
+    def end_turn(self, who: str) -> None:
+        """Our turn is over; nothing happens where it is not ours any more."""
+        self._call("turn", who=who, age_ms="", ttl_ms="")
+
+    def wake(self, what: str) -> bool:
+        """Tells the worker whose heartbeat was last; False when nobody listens."""
+        with in_our_words("wake"):
+            gpu = self.client.hget(self.keys.named("pulse"), "gpu")
+            return bool(gpu and self.client.publish(self.keys.here(str(gpu)), what))
+
+    def dispatch(self, gpu: str) -> str:
+        """Gives a free GPU with a living worker its next task: 'claimed', 'idle' (nobody waits) or 'closed'."""
+        return str(self._claiming("dispatch", gpu=gpu)[0])
+
+    def inspect(self, gpu: str, *, change: bool) -> list[Any]:
+        """One GPU as the reconciler finds it; with `change`, the index of free GPUs is put right."""
+        return self._call("inspect", gpu=gpu, change=int(change))
+
+    def correct_ticket(self, ticket: str, found_in: str, *, change: bool) -> list[str]:
+        """Puts one ticket in the one place that belongs to it: its task id, its GPU, and what was wrong.
+
+        Args:
+            ticket: Its id.
+            found_in: The key after the prefix, `pending:default`, in which it was seen; empty for its own.
+            change: False only says what is wrong.
+        """
+        return list(map(str, self._claiming("correct_ticket", ticket=ticket, found_in=found_in, change=int(change))))
+
+    def correct_gpu(self, gpu: str, found_in: str, *, change: bool) -> list[str]:
+        """Puts right what Redis alone can tell of one GPU; what was wrong. See `correct_ticket`."""
+        return list(map(str, self._claiming("correct_gpu", gpu=gpu, found_in=found_in, change=int(change))))
+
+    def correct_counts(self, *, change: bool) -> list[str]:
+        """Counts what is scheduled anew; what was wrong."""
+        return list(map(str, self._call("correct_counts", change=int(change))))
+
+    def corrected(self, ticket: str, gpu: str, detail: str) -> None:
+        """Writes into the journal what was corrected, and counts it."""
+        self._call("corrected", ticket=ticket, gpu=gpu, detail=detail)
