@@ -140,7 +140,7 @@ def robbed(world, run):
 
 def test_a_robbed_run_is_left_to_its_worker_while_its_heartbeat_comes(world, robbed):
     world.lapse()
-    assert world.ledger.renew(robbed) == "tail"
+    assert world.ledger.renew(robbed) == "robbed"
     assert world.ledger.reap("node:0") == "held"
     assert world.state(robbed.ticket) == "tail"
 
