@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from celery.exceptions import InvalidTaskError
 from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from celery.worker.consumer import Consumer
+from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_gpulease.model import HEADER, Claim
 from celery_gpulease.worker.request import gpu_request
@@ -55,6 +57,19 @@ class GPUConsumer(Consumer):
         """No bucket for Celery, which would park a request that holds a lease: our request looks at ours."""
 
     # a message that never becomes a request ends its ticket
+
+    def create_task_handler(self, *args: Any, **options: Any) -> Any:
+        """Celery would meet a body of another shape in the middle of its work, and end this worker, then the next."""
+        handle = super().create_task_handler(*args, **options)
+
+        def on_task_received(message: Any) -> Any:
+            try:
+                check_body(message)
+            except InvalidTaskError as error:
+                return self.on_invalid_task(None, message, error)
+            return handle(message)
+
+        return on_task_received
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
         """It is no task's message."""
@@ -123,3 +138,21 @@ class GPUConsumer(Consumer):
         """Celery calls this last, when the pool has ended, warm or cold (`WorkController.on_stopped`)."""
         super().shutdown()
         self.on_stopped()
+
+
+def check_body(message: Any) -> None:
+    """Looks at what a message of the ledger asks to call. What cannot be decoded is left to Celery.
+
+    Raises:
+        InvalidTaskError: It is not [args, kwargs, embed].
+    """
+    if not (isinstance(message.headers, dict) and HEADER in message.headers):
+        return
+    try:
+        payload = message.payload
+    except (ContentDisallowed, DecodeError):
+        return
+    match payload:
+        case [list() | tuple(), dict(), dict() | None]:
+            return
+    raise InvalidTaskError("its body is not [args, kwargs, embed]")
