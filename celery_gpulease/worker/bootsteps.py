@@ -46,6 +46,8 @@ logger = get_logger(__name__)
 LOOK_EVERY: Final = 0.2
 #: Seconds until a broker that does not answer is an error: what Celery allows itself while it stops.
 BROKER_TIMEOUT: Final = 5.0
+#: Seconds between two looks of Celery's pool at its children.
+CHILDREN_EVERY: Final = 0.2
 #: Seconds that a worker that stops waits for its heartbeat's last word.
 LONGEST_LEAVE: Final = 5.0
 
@@ -110,6 +112,14 @@ class GPUStep(bootsteps.StartStopStep):
             if thread is not None:
                 thread.start()
         self._close_at_once(worker)
+
+    def register_with_event_loop(self, worker: Any, hub: Any) -> None:
+        """Lets the pool look for dead children more often: their GPU is free.
+
+        Celery looks when a child closes its last pipe, which is a moment too early to find it dead, and else every five
+        seconds (`_event_process_exit` and `timers` in celery/concurrency/asynpool.py).
+        """
+        hub.call_repeatedly(CHILDREN_EVERY, worker.pool.maintain_pool)
 
     def _serve(self) -> None:
         """The worker consumes: only now may its GPU be claimed, since Celery's start takes a second or more."""
