@@ -63,6 +63,7 @@ class GPURequest(Request):
     nonce: str
     _is_started = False
     _is_rejected = False
+    _is_terminated = False
     _lost_why: str | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -156,8 +157,10 @@ class GPURequest(Request):
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:  # noqa: FBT001, FBT002
         """Every end but success. A death is not the task's end, and a lost run has none."""
-        error = exc_info.exception
-        error = error.exc if isinstance(error, ExceptionWithTraceback) else error
+        error = _error_of(exc_info)
+        if isinstance(error, Terminated) and not (self._is_terminated or self._already_cancelled or self._lost_why):
+            exc_info = _as_death(error)
+            error = _error_of(exc_info)
         if self._lost_why and isinstance(error, KILLS):
             self._end_unstored(error, self._lost_why)
         elif isinstance(error, MemoryError) and return_ok:  # Celery would end the worker (`Request.on_failure`)
@@ -214,8 +217,9 @@ class GPURequest(Request):
             super().cancel(pool, signal, **NO_RETRY_EVENT)
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
-        """`revoke(terminate=True)`."""
+        """`revoke(terminate=True)`; remembered, since Celery takes any later death of this child for it."""
         if self._can_be_stopped():
+            self._is_terminated = True
             super().terminate(pool, signal)
 
     def lose(self, why: str) -> None:
@@ -248,6 +252,22 @@ class GPURequest(Request):
     def _end(self, why: str | None = None, *, counted: bool = True, pid: int | None = None) -> None:
         if self.claim is not None:
             self.gpu_worker.end(self.claim, why, counted=counted, pid=pid)
+
+
+def _error_of(exc_info: ExceptionInfo) -> BaseException:
+    error: BaseException = exc_info.exception
+    return error.exc if isinstance(error, ExceptionWithTraceback) else error
+
+
+def _as_death(error: BaseException) -> ExceptionInfo:
+    """A child that survived an earlier task's `revoke(terminate=True, signal="SIGUSR1")` has died under this one.
+
+    The pool marks the child as terminated, not the job (`terminate_job` in billiard/pool.py).
+    """
+    try:
+        raise WorkerLostError(str(error))  # noqa: TRY301
+    except WorkerLostError:
+        return ExceptionInfo()
 
 
 def _then_end(on_success: Any) -> Any:
