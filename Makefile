@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 TESTS := tests/unit tests/integration tests/faults
 LUA := build/lua
+# Most tests wait for a worker: two cores serve three at once. They share a server that REDIS_URL names, one by one.
+PARALLEL := $(if $(REDIS_URL),-n 0,-n 3 --dist loadgroup)
 
 .PHONY: help demo test test-all smoke lint bench clean
 .DELETE_ON_ERROR:
@@ -15,10 +17,10 @@ demo: .venv/demo.stamp  ## show it at work: a server, GPU workers, a beat, real 
 	@$(BIN)/python -m celery_gpulease.demo --picture build/demo.png
 
 test: .venv/dev.stamp  ## run the tests of every day
-	$(BIN)/python -m pytest $(TESTS) -m "not long"
+	$(BIN)/python -m pytest $(TESTS) $(PARALLEL) -m "not long"
 
 test-all: .venv/dev.stamp  ## run every test that needs no Docker, those of every day and the long ones
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest $(TESTS) $(PARALLEL)
 
 smoke: .venv/dev.stamp  ## run the tests that need Docker; without it they are skipped, and say so
 	$(BIN)/python -m pytest tests/smoke

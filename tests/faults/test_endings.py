@@ -225,7 +225,6 @@ class Row:
         runs: How often it ran.
         act: What is done to it then.
         is_long: It takes its time, or is much like another row.
-        is_open: Its fix is on its way.
     """
 
     name: str
@@ -234,7 +233,6 @@ class Row:
     runs: int = 1
     act: Callable = lambda *_: None
     is_long: bool = False
-    is_open: bool = False
 
 
 EVERYWHERE = [
@@ -259,8 +257,8 @@ EVERYWHERE = [
     Row("reject-and-requeue", a("end", "Reject and requeue", 5), "SUCCESS", runs=6),
     Row("reject-and-requeue-with-acks-early", a("end_once", "Reject and requeue", 5), "SUCCESS", runs=6),
     Row("rate-limit", a("end_at_a_rate", "Reject and requeue", 2), "SUCCESS", runs=3),
-    Row("memory-error", a("end", "MemoryError"), "MemoryError", is_open=True),
-    Row("memory-error-with-acks-early", a("end_once", "MemoryError"), "MemoryError", is_open=True),
+    Row("memory-error", a("end", "MemoryError"), "MemoryError"),
+    Row("memory-error-with-acks-early", a("end_once", "MemoryError"), "MemoryError"),
     # it never comes to a run
     Row("expired-while-held", held_back(a("end", "SIGKILL", expires=0.2)), "REVOKED", 0, let_in_after_its_end),
     Row("expired-while-routed", routed_until_it_expires, "REVOKED", 0),
@@ -339,17 +337,18 @@ IN_MAIN = [
         row
         for how in ("sys.exit", "KeyboardInterrupt", "BaseException")
         for row in (
-            Row(f"{how}-once", a("end", how, 1), "SUCCESS", runs=2, is_open=True),
-            Row(f"{how}-always", a("end", how), "LeaseLost", runs=3, is_open=True),
-            Row(f"{how}-with-acks-early", a("end_once", how), "LeaseLost", is_open=True),
+            Row(f"{how}-once", a("end", how, 1), "SUCCESS", runs=2),
+            Row(f"{how}-always", a("end", how), "LeaseLost", runs=3),
+            Row(f"{how}-with-acks-early", a("end_once", how), "LeaseLost"),
         )
     ),
 ]
 
 TABLE = {PREFORK: EVERYWHERE + IN_PREFORK, SOLO: EVERYWHERE + IN_MAIN, THREADS: EVERYWHERE + IN_MAIN}
-OPEN = pytest.mark.xfail(run=False, reason="pools")
 CASES = [
-    pytest.param(pool, row, id=f"{pool}-{row.name}", marks=[pytest.mark.long] * row.is_long + [OPEN] * row.is_open)
+    pytest.param(
+        pool, row, id=f"{pool}-{row.name}", marks=[pytest.mark.xdist_group(pool), *[pytest.mark.long] * row.is_long]
+    )
     for pool, rows in TABLE.items()
     for row in rows
 ]
