@@ -6,20 +6,40 @@ the errbacks of a failure, come after. So what may be missing is repeated by Cel
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from celery import states
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 #: Backends that cannot be asked: there is none, or results are messages that only the caller receives.
 UNREADABLE: Final = ("disabled://", "rpc://")
 
 
-def stored_end(backend: Any, task_id: str) -> dict[str, Any] | None:
-    """What the result backend says of a task that has ended; None where it has not, or cannot be asked."""
+def stored_end(backend: Any, task_id: str, since_ms: int) -> dict[str, Any] | None:
+    """What the result backend says of a task that has ended; None where it has not, or cannot be asked.
+
+    Args:
+        backend: Of the task.
+        task_id: Its id, which an earlier task may have had.
+        since_ms: When its first run began. What was stored before is that other task's end; should the clocks of
+            Redis and the worker differ by more than the run took, the task runs once more rather than never.
+    """
     if backend.as_uri() in UNREADABLE:
         return None
     meta: dict[str, Any] = backend.get_task_meta(task_id, cache=False)
-    return meta if meta["status"] in states.READY_STATES else None
+    is_its = meta["status"] in states.READY_STATES and _done_ms(meta.get("date_done")) >= since_ms
+    return meta if is_its else None
+
+
+def _done_ms(date_done: str | datetime | None) -> float:
+    """The epoch's milliseconds of a result's date, which is UTC where it does not say."""
+    moment = maybe_iso8601(date_done)
+    if moment is None:
+        return 0.0
+    return float(maybe_make_aware(moment).timestamp() * 1000)
 
 
 def repeat_end(backend: Any, meta: dict[str, Any], request: Any) -> None:

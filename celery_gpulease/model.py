@@ -11,7 +11,7 @@ from celery_gpulease.exceptions import ConfigurationError
 
 #: The message header that makes a task a held one; a retry keeps it, since Celery keeps headers.
 HEADER: Final = "gpulease"
-#: In that header, set by the worker: an earlier run of the ticket may have stored its end.
+#: In that header, set by the worker where an earlier run of the ticket may have stored its end: when the first began.
 AGAIN: Final = "again"
 #: In front of a GPU's id: the name of its queue.
 QUEUE_PREFIX: Final = "gpu."

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from celery import signals
 from celery.app.task import Context
 from celery.utils.log import get_logger
+from kombu.exceptions import ContentDisallowed, DecodeError
 from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 
@@ -93,7 +94,8 @@ def write_end(app: Any, ending: Ending) -> None:
     task = app.tasks.get(ending.task)
     backend = task.backend if task is not None else app.backend
     request = request_of(app, ending)
-    if ending.has_run and (stored := stored_end(backend, ending.task_id)):
+    since_ms = ending.first_run_ms
+    if since_ms and (stored := stored_end(backend, ending.task_id, since_ms)):
         repeat_end(backend, stored, request)
         return
     if ending.why in REASONS:
@@ -125,7 +127,7 @@ def _fail(app: Any, ending: Ending, task: Any, backend: Any, request: Context) -
 
 
 def request_of(app: Any, ending: Ending) -> Context:
-    """The request of a held message, as its task would have seen it."""
+    """The request of a held message, as its task would have seen it; without arguments where we may not read them."""
     envelope = json.loads(ending.message.replace("\x02", "null").replace("\x01", ""))
     message = Message(
         body=base64.b64decode(envelope["body"]),
@@ -135,7 +137,11 @@ def request_of(app: Any, ending: Ending) -> Context:
         properties=envelope["properties"],
         accept=prepare_accept_content(app.conf.accept_content),
     )
-    args, kwargs, embed = message.decode()
+    try:
+        args, kwargs, embed = message.decode()
+    except (ContentDisallowed, DecodeError) as error:
+        logger.warning("%s[%s] ends without its callbacks: %s", ending.task, ending.task_id, error)
+        args, kwargs, embed = (), {}, None
     properties = envelope["properties"]
     delivery_info = {"priority": properties.get("priority"), "exchange": "", "routing_key": None, "redelivered": False}
     return Context(

@@ -27,21 +27,24 @@ class Closed:
 
 @dataclass(frozen=True)
 class Ending:
-    """A ticket whose end must be written outside Redis, and why: cancelled, expired, lease_lost, unstarted, damaged."""
+    """A ticket whose end must be written outside Redis, and why: cancelled, expired, lease_lost, unstarted, damaged.
+
+    `first_run_ms` is when it first ran, in the epoch's milliseconds; 0 for never.
+    """
 
     ticket: str
     task_id: str
     task: str
     why: str
     deliveries: int
-    has_run: bool
+    first_run_ms: int
     message: str
 
     @classmethod
     def from_reply(cls, found: list[Any]) -> Ending:
         """As the scripts name it."""
-        ticket, task_id, task, why, deliveries, runs, message = found
-        return cls(ticket, task_id, task, why, int(deliveries), int(runs) > 0, message)
+        ticket, task_id, task, why, deliveries, first_run_ms, message = found
+        return cls(ticket, task_id, task, why, int(deliveries), int(first_run_ms), message)
 
 
 @dataclass(frozen=True)

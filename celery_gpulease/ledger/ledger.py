@@ -73,6 +73,11 @@ class Ledger(Orders):
         )
         return str(answer[0])
 
+    def first_run_ms(self, claim: Claim) -> int:
+        """When this ticket first ran, in the epoch's milliseconds; 0 for never."""
+        with in_our_words("first_run"):
+            return int(self.client.hget(self.keys.named("ticket", claim.ticket), "first_run_ms") or 0)
+
     def defer(self, claim: Claim, seconds: float) -> str:
         """Puts a claim that may not start yet into the schedule: 'scheduled', or 'stale' (the claim is over)."""
         delay_ms = max(1, math.ceil(seconds * 1000))
@@ -151,8 +156,7 @@ class Ledger(Orders):
             names = ["state", "last_run", "why"]
             state, last_run, why = self.client.hmget(self.keys.named("ticket", claim.ticket), names)
             if state is None:
-                is_ended = self.client.zscore(self.keys.named("ended"), claim.ticket) is not None
-                return is_ended or self.client.get(self.keys.lease(claim.gpu)) != claim.token, None
+                return self.client.get(self.keys.lease(claim.gpu)) != claim.token, None
         return last_run != claim.token, why if state == "tail" else None
 
     def is_reachable(self) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
-from threading import Thread
+from contextlib import suppress
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from celery import bootsteps
+from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.platforms import EX_FAILURE
 from celery.signals import worker_shutting_down
 from celery.utils.imports import symbol_by_name
@@ -48,6 +52,8 @@ LOOK_EVERY: Final = 0.2
 BROKER_TIMEOUT: Final = 5.0
 #: Seconds between two looks of Celery's pool at its children.
 CHILDREN_EVERY: Final = 0.2
+#: Seconds that Celery's pool gets for a cold shutdown; Kubernetes kills after 30.
+LONGEST_COLD_STOP: Final = 15.0
 #: Seconds that a worker that stops waits for its heartbeat's last word.
 LONGEST_LEAVE: Final = 5.0
 
@@ -66,6 +72,7 @@ class GPUStep(bootsteps.StartStopStep):
         super().__init__(worker, **options)
         self.enabled = gpu is not None or gpu_pools is not None
         self._gpu, self._gpu_pools, self._options = gpu, gpu_pools, options
+        self._has_left = Event()
 
     def create(self, worker: Any) -> None:
         """Checks everything, then joins: what is refused leaves nothing registered.
@@ -98,6 +105,7 @@ class GPUStep(bootsteps.StartStopStep):
         self._say_troubles(worker)
         gpu_worker.child_pids = lambda: child_pids(worker.pool)
         self._end_writer = EndWriter(worker.app, gpu_worker.ledger)
+        gpu_worker.on_ending = self._end_writer.wake
         self._pace = ReconcilePace(gpu_worker.ledger, gpu_worker.presence.instance)
         self._heartbeat = Heartbeat(gpu_worker, on_taken=self._stop_taken)
         dispatcher = Dispatcher(gpu_worker.ledger, gpu_worker.device.id, gpu_worker.is_running, self._end_writer.wake)
@@ -112,6 +120,8 @@ class GPUStep(bootsteps.StartStopStep):
             if thread is not None:
                 thread.start()
         self._close_at_once(worker)
+        if isinstance(worker.pool, PreforkPool):
+            gpu_worker.on_cold = Thread(target=self._end_at_last, daemon=True).start
 
     def register_with_event_loop(self, worker: Any, hub: Any) -> None:
         """Lets the pool look for dead children more often: their GPU is free.
@@ -139,7 +149,7 @@ class GPUStep(bootsteps.StartStopStep):
 
         Where a task cannot be stopped its end is waited for, as in a warm shutdown: until then the lease is needed.
         """
-        self.gpu_worker.is_cold = True
+        self.gpu_worker.turn_cold()
         if isinstance(worker.pool, InMainPool):
             worker.pool.stop()
 
@@ -162,7 +172,23 @@ class GPUStep(bootsteps.StartStopStep):
         wait = getattr(worker, "wait_for_soft_shutdown", lambda: None)
         worker.wait_for_soft_shutdown = close_and_wait
 
+    def _end_at_last(self) -> None:
+        """A cold shutdown is over in time, whatever Celery's pool waits for.
+
+        It may wait without end for the rest of a message, of a child that was killed while it wrote
+        (`_flush_outqueue` in celery/concurrency/asynpool.py).
+        """
+        if self._has_left.wait(LONGEST_COLD_STOP):
+            return
+        logger.critical("Celery's pool does not end: this worker ends without it")
+        for pid, _ in self.gpu_worker.presence.children:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._leave()
+        os._exit(EX_FAILURE)
+
     def _leave(self) -> None:
+        self._has_left.set()
         self._heartbeat.stop()
         self._heartbeat.join(LONGEST_LEAVE)
         if self._companion is not None:

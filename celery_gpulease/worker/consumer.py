@@ -112,7 +112,7 @@ class GPUConsumer(Consumer):
             logger.error("A GPU's worker consumes the queue of its GPU and no other: %s is left alone", queue)
             return
         super().add_task_queue(queue, *args, **options)
-        self.gpu_worker.join()
+        self.gpu_worker.open()
 
     def on_ready(self) -> None:
         """Celery calls this when it consumes, at its start and after each loss of the connection."""
@@ -126,12 +126,12 @@ class GPUConsumer(Consumer):
 
     def cancel_active_requests(self) -> None:
         """A cold shutdown ends what runs; the loss of the broker, which asks each request by itself, does not."""
-        self.gpu_worker.is_cold = True
+        self.gpu_worker.turn_cold()
         super().cancel_active_requests()
 
     def cancel_all_unacked_requests(self) -> None:
         """The same in Celery 5.5."""
-        self.gpu_worker.is_cold = True
+        self.gpu_worker.turn_cold()
         super().cancel_all_unacked_requests()
 
     def shutdown(self) -> None:

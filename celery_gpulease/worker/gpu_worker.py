@@ -62,9 +62,12 @@ class GPUWorker:
         main = os.getpid()
         self.presence = Presence(uuid.uuid4().hex, worker, device.host, main, __version__, realm(), started_at(main))
         self.child_pids: Callable[[], Iterable[int]] = tuple  # there are none before the fork
+        self.is_closed = False  # it consumes nothing, or stops
         self.is_cold = False  # the worker stops, and ends what it runs
+        self.on_cold: Callable[[], None] = lambda: None
         self.rate_limits = RateLimits()
         self.wake_heartbeat: Callable[[], None] = lambda: None  # there is no heartbeat before the fork
+        self.on_ending: Callable[[], None] = lambda: None  # an end is to be written outside Redis
         self.said_unlimited: set[str] = set()  # tasks whose time limits have no effect here
         self.companion: Companion | None = None  # only where tasks run in main's own process
         self._executions: dict[str, Execution] = {}
@@ -93,7 +96,25 @@ class GPUWorker:
 
     def close(self) -> None:
         """No new work from now on, and what was not started goes back."""
+        self.is_closed = True
         self.ledger.close(self.device.id, self.presence)
+
+    def turn_cold(self) -> None:
+        """The worker stops, and ends what it runs."""
+        if not self.is_cold:
+            self.is_cold = True
+            self.on_cold()
+
+    def open(self) -> None:
+        """New work again."""
+        self.is_closed = False
+        self.join()
+
+    def join_again(self) -> None:
+        """Redis has forgotten this GPU."""
+        self.join()
+        if self.is_closed:
+            self.close()
 
     def executions(self) -> list[Execution]:
         """What this worker answers for, oldest first."""

@@ -82,7 +82,7 @@ class Heartbeat(Loop):
         if answer == "unregistered":  # FLUSHDB: what runs keeps its GPU before the join offers it to others
             for execution in executions:
                 self._renew(execution)
-            gpu_worker.join()
+            gpu_worker.join_again()
         elif answer == "taken":
             self._on_taken()
 
@@ -146,5 +146,7 @@ def settle(gpu_worker: GPUWorker, execution: Execution) -> None:
         if gpu_worker.is_cold:  # else the GPU that is given up would be claimed again at once
             gpu_worker.close()
         is_wanted = execution.end == REJECTED
-        gpu_worker.ledger.requeue(execution.claim, execution.end, counted=execution.is_counted, wanted=is_wanted)
+        counted = execution.is_counted
+        if gpu_worker.ledger.requeue(execution.claim, execution.end, counted=counted, wanted=is_wanted) == "ending":
+            gpu_worker.on_ending()
     gpu_worker.settled(execution)

@@ -128,7 +128,10 @@ class GPURequest(Request):
             stores_result=not self.ignore_result,
         )
         if answer == "again":  # its process asks the result backend, which may be slow, before it runs the task
-            self._request_dict[HEADER] = {**self._request_dict[HEADER], AGAIN: True}
+            self._request_dict[HEADER] = {
+                **self._request_dict[HEADER],
+                AGAIN: self.gpu_worker.ledger.first_run_ms(claim),
+            }
         if answer in ("run", "again"):
             self.gpu_worker.begin(claim, self)
             self._say_ignored_limits()

@@ -33,13 +33,13 @@ def _task_prerun(task_id: str, task: Any, **_: Any) -> None:
         return
     lease.board.write_child(begun_fence=claim.fence)
     device = gpu_workers.current.device
-    stored = _stored_end(task, task_id) if header.get(AGAIN) else None  # before Celery marks it as started
+    stored = _stored_end(task, task_id, header[AGAIN]) if AGAIN in header else None  # before Celery marks it as started
     lease.begin(Run(task_id, GPU(device.id, device.index), Lease(gpu_workers.current.ledger, claim), stored))
 
 
-def _stored_end(task: Any, task_id: str) -> dict[str, Any] | None:
+def _stored_end(task: Any, task_id: str, since_ms: int) -> dict[str, Any] | None:
     try:
-        return stored_end(task.backend, task_id)
+        return stored_end(task.backend, task_id, since_ms)
     except Exception:
         logger.exception("%s[%s] runs again: the result backend does not say whether it has ended", task.name, task_id)
         return None

@@ -6,7 +6,7 @@ import pytest
 from celery import chord
 
 from celery_gpulease import LeaseLost
-from tests.faults.world import HOST, LONG, SOON, frozen, stored_state
+from tests.faults.world import HOST, LONG, SOON, frozen, kill, stored_state
 from tests.waiting import wait_until
 
 # a result that is there is asked for before a second run
@@ -53,6 +53,20 @@ def test_who_is_about_to_write_lease_lost_asks_too(world):
     wait_until(lambda: not world.client.exists(f"gpu:ticket:{ticket}"), LONG, "the ticket to end")
     assert world.ends(task, "SUCCESS") == "SUCCESS"
     assert len(world.runs(task)) == 1
+
+
+def test_the_end_of_an_earlier_task_of_the_same_id_does_not_pass_for_this_ones(world):
+    world.worker(0)
+    task = world.send("wait_then", "open", "FAILURE")
+    world.open("open")
+    world.ends(task, "FAILURE")
+    world.app.send_task("proj.wait_then", ("go", "SUCCESS"), task_id=task, pool="default")
+    run = world.started(task, number=2)
+    kill(run.pid)
+    world.started(task, number=3)
+    world.open("go")
+    wait_until(lambda: world.state(task) == "SUCCESS", LONG, "the end of the second")
+    assert len(world.runs(task)) == 3
 
 
 # a run that is superseded, or lost

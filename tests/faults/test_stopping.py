@@ -6,6 +6,7 @@ import signal
 from contextlib import contextmanager
 from enum import Enum
 
+import psutil
 import pytest
 
 from celery_gpulease import LeaseLost
@@ -315,3 +316,17 @@ def test_while_redis_is_away_a_worker_stops_all_the_same_and_its_task_is_not_los
             world.worker(1)
             world.succeeds(task)
             world.rest()
+
+
+@pytest.mark.long
+def test_a_cold_shutdown_ends_although_celerys_pool_does_not(world):
+    worker = world.worker(0, "-P", "custom", CELERY_CUSTOM_WORKER_POOL="stuck:StuckPool")
+    task = world.send("wait_for", "go")
+    run = world.started(task)
+    worker.send(signal.SIGQUIT)
+    assert worker.wait() != 0
+    assert not psutil.pid_exists(run.pid)
+    world.worker(1)
+    world.open("go")
+    world.succeeds(task)
+    assert world.row(0)["state"] == "offline"

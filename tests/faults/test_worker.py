@@ -408,6 +408,9 @@ def test_who_is_told_not_to_consume_is_given_no_work(world):
     worker.wait_for_log("Canceling queue")
     assert world.row(0)["state"] == "offline"
     assert not world.client.exists(f"gpu:claim:{HOST}:0")
+    world.client.delete(f"gpu:device:{HOST}:0")  # it joins again, and does not consume all the same
+    wait_until(lambda: world.client.exists(f"gpu:device:{HOST}:0"), SOON, "the worker to join again")
+    wait_until(lambda: world.row(0)["state"] == "offline", SOON, "its GPU to be closed again")
     world.app.control.add_consumer("other", reply=True, timeout=5)
     assert "other is left alone" in worker.log
     world.app.control.add_consumer(queue, reply=True, timeout=5)

@@ -13,6 +13,10 @@ local is_whole = t.task_id and t.task and t.pool and t.pin and tonumber(t.priori
 
 if not is_there and (stands_in(ticket, found_in) or is_left) then
   found('there is no such ticket, and it is named in ' .. (found_in == '' and 'a message' or found_in), forget)
+elseif GIVEN[t.state] and is_claim_of(ticket, t) and redis.call('ZSCORE', ENDED, ticket) then
+  found('it is known as ended, and runs', function()
+    redis.call('ZREM', ENDED, ticket)
+  end)
 elseif is_there and redis.call('ZSCORE', ENDED, ticket) then
   found('it has ended before', forget)
 elseif is_whole then

@@ -1,7 +1,8 @@
 -- Hands a ticket to whoever writes its end outside Redis; for 30 s nobody else gets it. After 10 tries it is given up.
 -- KEYS: prefix
 -- ARGV: ticket
--- Returns: {'end', ticket, task_id, task, why, deliveries, runs, message} | {'none'} | {'gave_up' | 'vanished', ticket}
+-- Returns: {'end', ticket, task_id, task, why, deliveries, first_run_ms, message} | {'none'}
+--   | {'gave_up' | 'vanished', ticket}
 -- include: ending
 local ticket = ARGV[1]
 

@@ -13,7 +13,7 @@ if not ticket then
 end
 local deadline = tonumber(redis.call('ZSCORE', DEADLINES, gpu) or 0)
 -- looking at the lease makes the server notice its end, and publish it
-if redis.call('GET', key('lease', gpu)) == token or deadline > NOW then
+if (token and redis.call('GET', key('lease', gpu)) == token) or deadline > NOW then
   return { 'held' }
 end
 if state ~= 'claimed' then

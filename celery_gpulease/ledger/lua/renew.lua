@@ -30,13 +30,14 @@ local function regain()
 end
 
 if not state then
-  if redis.call('ZSCORE', ENDED, ticket) then
-    return { 'ended' }
-  end
-  -- FLUSHDB: only the lease is left; what was told that it is lost does not take it back even so
-  if is_lost == '0' and (lease == token or (not lease and not redis.call('ZSCORE', GPUS, gpu))) then
+  -- deleted under the run, or FLUSHDB: only the lease is left, and kept; not by what was told that it is lost
+  local is_ended = redis.call('ZSCORE', ENDED, ticket)
+  local is_flushed = not lease and not is_ended and not redis.call('ZSCORE', GPUS, gpu)
+  if is_lost == '0' and (lease == token or is_flushed) then
     redis.call('SET', key('lease', gpu), token, 'PX', ttl_ms)
     return { 'flushed' }
+  elseif is_ended then
+    return { 'ended' }
   end
   return { 'lost' }
 elseif is_current and state == 'tail' then

@@ -18,7 +18,7 @@ redis.call('HSET', key('device', gpu), 'running', running_token, 'reported_ms', 
 beat_pulse(gpu)
 
 local closed = redis.call('HMGET', key('closed', gpu), 'quarantine', 'until_ms')
-if closed[1] and running_token == '' and (tonumber(closed[2]) or 0) <= NOW then
+if closed[1] and running_token == '' and is_over(tonumber(closed[2]) or 0) then
   end_quarantine(gpu, 'its time is over')
   claim_next(gpu, false, seed, route)
 end

@@ -15,7 +15,8 @@ if t[1] ~= 'claimed' then
   redis.call('HDEL', key('ticket', ticket), 'last_run') -- it is over: a late RENEW or RELEASE of it changes nothing
 end
 if wanted == '1' then
-  redis.call('HDEL', key('ticket', ticket), 'runs') -- the next run is its first: no end of this one counts
+  -- the next run is its first: no end of this one counts
+  redis.call('HDEL', key('ticket', ticket), 'runs', 'first_run_ms')
 end
 if t[1] ~= 'claimed' and (counted == '1' or t[4]) then
   return_died(ticket, gpu, why)

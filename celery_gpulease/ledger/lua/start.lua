@@ -31,6 +31,7 @@ redis.call('HSET', name, 'state', 'started', 'nonce', nonce, 'holder', holder, '
 redis.call('HSET', key('claim', gpu), 'state', 'started', 'started_ms', NOW)
 if t[1] == 'claimed' then
   redis.call('HINCRBY', name, 'runs', 1)
+  redis.call('HSETNX', name, 'first_run_ms', NOW)
   redis.call('HDEL', key('closed', gpu), 'quarantines', 'quarantined_by') -- it is well
   note('started', ticket, gpu, '')
 end

@@ -17,7 +17,7 @@ def test_an_end_says_what_is_to_be_written(world, ticket):
     assert (found.ticket, found.task, found.why, found.deliveries) == (ticket, "proj.render", "expired", 0)
     assert found.task_id == world.ticket(ticket)["task_id"]
     assert "12345678901234567890" in found.message
-    assert not found.has_run
+    assert found.first_run_ms == 0
 
 
 def test_a_run_whose_task_has_ended_without_it_is_told_so(world):
@@ -28,7 +28,7 @@ def test_a_run_whose_task_has_ended_without_it_is_told_so(world):
     world.lapse()
     world.ledger.reap(run.gpu)
     assert not world.ledger.is_elsewhere(run)
-    assert world.ledger.end().has_run
+    assert world.ledger.end().first_run_ms > 0
     world.ledger.finish(run.ticket)
     assert world.ledger.is_elsewhere(run)
     assert world.ledger.renew(run) == "ended"

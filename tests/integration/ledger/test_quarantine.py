@@ -69,6 +69,15 @@ def test_it_ends_with_the_first_idle_report_after_its_time(world, worker):
     assert worker.pop().ticket == ticket
 
 
+def test_one_that_ends_later_than_any_of_ours_is_over(world, worker):
+    world.hold()
+    worker.claim()
+    unstarted(world)
+    world.client.hset(world.key("closed", "node:0"), "until_ms", world.now_ms() + 2 * LONGEST_MS)  # by another clock
+    worker.report()
+    assert not is_quarantined(world)
+
+
 def test_a_report_that_says_that_it_runs_something_does_not_end_it(world, worker):
     world.hold()
     worker.claim()

@@ -32,6 +32,12 @@ def test_a_lease_deleted_by_hand_is_held_until_its_deadline(world, run):
     assert world.state(run.ticket) == "started"
 
 
+def test_a_claim_that_lost_its_token_is_no_lease(world, run):
+    world.lapse()
+    world.client.hdel(world.key("claim", "node:0"), "token")
+    assert world.ledger.reap("node:0") == "reaped"
+
+
 def test_where_nothing_was_claimed_there_is_nothing_to_reap(world, worker):
     assert world.ledger.reap("node:0") == "none"
 

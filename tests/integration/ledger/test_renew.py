@@ -297,3 +297,13 @@ def test_a_full_server_still_renews_and_releases(world, worker, run):
     finally:
         client.config_set("maxmemory", "0")
     assert world.state(run.ticket) == "ended"
+
+
+def test_a_run_whose_ticket_was_deleted_keeps_its_lease_also_when_somebody_has_noted_that_it_vanished(world, run):
+    world.lose_ticket(run.ticket)
+    world.client.zadd(world.key("ended"), {run.ticket: world.now_ms()})
+    world.age()
+    assert world.ledger.renew(run) == "flushed"
+    assert world.lease_ms() > 29_000
+    assert not world.ledger.is_elsewhere(run)
+    world.ledger.release(run)

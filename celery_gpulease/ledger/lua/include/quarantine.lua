@@ -16,6 +16,11 @@ local function quarantine(gpu, ticket)
   note('quarantined', ticket, gpu, reason)
 end
 
+-- A longer one than we ever set is of a clock that was stepped back since.
+local function is_over(until_ms)
+  return until_ms <= NOW or until_ms > NOW + LONGEST_QUARANTINE_MS
+end
+
 -- The GPU may be claimed again, unless something else closes it.
 local function end_quarantine(gpu, why)
   local closed = key('closed', gpu)
