@@ -201,9 +201,9 @@ class Ledger(Orders):
             device: The GPU.
             pools: Which it serves, in this order.
             presence: Of the worker.
-            dead: An instance whose processes are certainly gone. Where its presence is in the way, the GPU and what
-                was left there are taken over in the same step, whatever is left of any ttl. Two may say so at the same
-                time: one joins, the other is told of that one.
+            dead: An instance whose processes are certainly gone. Where no other's presence is in the way, the GPU and
+                what that one left there are taken over in the same step, whatever is left of any ttl. Two may say so at
+                the same time: one joins, the other is told of that one.
 
         Returns:
             ['joined'], ['in_use', presence of the other, its last report, '1' where it stops], or ['named', other GPU].
@@ -223,6 +223,12 @@ class Ledger(Orders):
             dead=dead,
         )
         return list(map(str, answer))
+
+    def last_presence(self, gpu: str) -> str | None:
+        """What the last worker of this GPU said of itself, also when its presence has lapsed; None where it left."""
+        with in_our_words("last_presence"):
+            told: str | None = self.client.hget(self.keys.named("device", gpu), "presence")
+        return told
 
     def report(self, gpu: str, presence: Presence, running: Claim | None, grace: float) -> str:
         """Says that the worker lives and what it runs.

@@ -96,7 +96,8 @@ def reconcile(ledger: Ledger, *, dry_run: bool) -> None:
         raise click.ClickException(message)
     for correction in found:
         click.echo(str(correction))
-    click.echo(f"{len(found)} correction{'' if len(found) == 1 else 's'}{' to make' if dry_run else ''}")
+    number = sum(one.is_corrected for one in found)
+    click.echo(f"{number} correction{'' if number == 1 else 's'}{' to make' if dry_run else ''}")
 
 
 @command
@@ -154,7 +155,7 @@ def release(ledger: Ledger, gpu: str, *, force: bool) -> None:
         message = f"nobody has the lease of GPU {found.gpu}"
         raise click.ClickException(message)
     what = {
-        "started": "loses it, and is told so: what becomes of it says gpulease_on_lease_lost",
+        "started": "loses it: it is stopped and given out again; where it cannot be, it runs to its own end",
         "claimed": "loses it before it started, and goes back to its place",
         "foreign": "loses it",
     }

@@ -272,7 +272,8 @@ def join(gpu_worker: GPUWorker) -> None:
     """
     gpu = gpu_worker.device.id
     first: list[str] | None = None
-    dead = ""
+    told = gpu_worker.ledger.last_presence(gpu)
+    dead = named_dead(gpu, Presence.from_json(told)) if told else ""
     while True:
         word, *found = gpu_worker.join(dead)
         if word == "joined":
@@ -284,14 +285,20 @@ def join(gpu_worker: GPUWorker) -> None:
         if (is_certainly_alive(other) and not is_stopping) or seen != (first or seen):
             message = f"GPU {gpu} is in use by {describe(other)}; stop it, or name another GPU"
             raise GPUInUse(message)
-        if is_certainly_dead(other) and other.instance != dead:
-            logger.warning("GPU %s had %s, which is dead: it is taken over", gpu, describe(other))
-            dead = other.instance
+        if other.instance != dead and (dead := named_dead(gpu, other)):
             continue
         if first is None:
             logger.warning("GPU %s has %s; waiting whether it lives", gpu, describe(other))
             first = seen
         time.sleep(LOOK_EVERY)
+
+
+def named_dead(gpu: str, last: Presence) -> str:
+    """The instance of this worker, where it is certainly dead, which the log then says; else empty."""
+    if not is_certainly_dead(last):
+        return ""
+    logger.warning("GPU %s had %s, which is dead: it is taken over", gpu, describe(last))
+    return last.instance
 
 
 def describe(presence: Presence) -> str:

@@ -88,6 +88,7 @@ def test_a_child_that_outlives_its_killed_worker_is_waited_for(patient):
     child = patient.processes.start("sleep", "600", name="child")
     left = {**presence(patient), "children": [[child.pid, started_at(child.pid)]]}
     patient.client.set(f"gpu:worker:{GPU}", json.dumps(left), keepttl=True)
+    patient.client.hset(f"gpu:device:{GPU}", "presence", json.dumps(left))
     successor = start(patient)
     successor.wait_for_log(IS_AWAITED)
     assert presence(patient) == left

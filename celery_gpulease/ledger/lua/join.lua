@@ -1,4 +1,5 @@
 -- A worker registers its GPU and its presence. Refused while another worker is present, but for one known to be `dead`.
+-- The dead one's presence may have lapsed already.
 -- KEYS: prefix
 -- ARGV: gpu instance presence alias index uuid host pools ttl_ms heartbeat_ms dead seed route
 -- Returns: {'joined'} | {'in_use', presence of the other, when it last reported, does it stop (1 or 0)}
@@ -6,7 +7,7 @@
 -- include: take_up pulse
 local gpu, instance, presence, alias, index, uuid, host, pools, ttl_ms, heartbeat_ms, dead, seed, route = unpack(ARGV)
 local other = redis.call('GET', key('worker', gpu))
-local is_dead = other and dead ~= '' and string.find(other, dead, 1, true)
+local is_dead = dead ~= '' and (not other or string.find(other, dead, 1, true))
 
 if other and not is_dead and not string.find(other, instance, 1, true) then
   return { 'in_use', other, redis.call('HGET', key('device', gpu), 'reported_ms') or '',
@@ -33,7 +34,7 @@ mark_busy(gpu) -- of pools that it may have left
 redis.call('ZADD', GPUS, ttl_ms, gpu)
 redis.call('ZADD', HEARTBEATS, heartbeat_ms, gpu)
 redis.call('HSET', key('device', gpu), 'host', host, 'index', index, 'uuid', uuid, 'alias', alias, 'pools', pools,
-  'ttl_ms', ttl_ms, 'heartbeat_ms', heartbeat_ms)
+  'ttl_ms', ttl_ms, 'heartbeat_ms', heartbeat_ms, 'presence', presence)
 redis.call('HSET', NAMES, alias, gpu, gpu, gpu)
 redis.call('HDEL', key('device', gpu), 'running', 'reported_ms')
 redis.call('HDEL', key('closed', gpu), 'closing')

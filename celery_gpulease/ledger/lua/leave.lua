@@ -30,6 +30,7 @@ if claim[3] == 'claimed' or (claim[3] and phase == 'gone') then
 end
 if phase == 'gone' then
   redis.call('DEL', key('worker', gpu))
+  redis.call('HDEL', key('device', gpu), 'presence')
   withdraw_all(gpu, route)
 end
 return { 'left' }

@@ -14,7 +14,7 @@ if not ttl_ms then
   return { 'unregistered' }
 end
 redis.call('SET', key('worker', gpu), presence, 'PX', ttl_ms)
-redis.call('HSET', key('device', gpu), 'running', running_token, 'reported_ms', NOW)
+redis.call('HSET', key('device', gpu), 'running', running_token, 'reported_ms', NOW, 'presence', presence)
 beat_pulse(gpu)
 
 local closed = redis.call('HMGET', key('closed', gpu), 'quarantine', 'until_ms')

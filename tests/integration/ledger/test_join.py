@@ -244,3 +244,21 @@ def test_a_worker_that_stops_is_told_from_one_that_serves(world, dead):
     assert world.worker().join()[3] == "0"
     dead.close()
     assert world.worker().join()[3] == "1"
+
+
+def test_a_dead_workers_run_is_taken_up_although_its_presence_has_lapsed_and_nobody_else_beats(world, dead):
+    ticket = world.hold()
+    dead.claim()
+    dead.run()
+    dead.die()
+    world.lapse_presence()
+    world.lapse()
+    world.outage()
+    assert dead.presence.instance in world.ledger.last_presence("node:0")
+    assert world.worker().join(dead.presence.instance) == ["joined"]
+    assert world.state(ticket) == "pending"
+
+
+def test_who_left_is_not_remembered(world):
+    world.join().leave()
+    assert world.ledger.last_presence("node:0") is None

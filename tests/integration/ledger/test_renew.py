@@ -300,6 +300,7 @@ def test_a_full_server_still_renews_and_releases(world, worker, run):
 
 
 def test_a_run_whose_ticket_was_deleted_keeps_its_lease_also_when_somebody_has_noted_that_it_vanished(world, run):
+    world.lose_message(run.ticket)
     world.lose_ticket(run.ticket)
     world.client.zadd(world.key("ended"), {run.ticket: world.now_ms()})
     world.age()
