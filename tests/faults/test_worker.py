@@ -444,3 +444,18 @@ def test_what_celery_drops_on_its_way_to_a_slow_child_comes_back_and_runs_once(w
     world.succeeds(*tasks)
     assert "was dropped by Celery" in worker.log
     assert [len(world.runs(task)) for task in tasks] == [1, 1, 1, 1]
+
+
+@pytest.mark.long
+def test_a_visibility_timeout_shorter_than_the_task_brings_no_second_run(world):
+    world.conf["broker_transport_options"] = {"visibility_timeout": 1, "unacked_restore_interval": 1}
+    settings = json.dumps(world.conf)
+    world.worker(0, TEST_CONF=settings)
+    task = world.send("wait_for", "go")
+    run = world.started(task)
+    world.worker(1, TEST_CONF=settings)  # whoever starts restores what is overdue
+    wait_until(lambda: now() > run.start + 2 * TTL, SOON, "two ttl to pass")
+    world.open("go")
+    world.succeeds(task)
+    assert len(world.runs(task)) == 1
+    assert not world.client.exists("unacked", "unacked_index")
