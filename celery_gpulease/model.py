@@ -116,7 +116,10 @@ class Claim:
         claim: Any = header.get("claim") if isinstance(header, dict) else None
         if not isinstance(claim, dict):
             return None
-        return cls(header["ticket"], claim["gpu"], claim["token"], int(claim["fence"]), int(claim["delivery"]))  # type: ignore[index]
+        try:
+            return cls(header["ticket"], claim["gpu"], claim["token"], int(claim["fence"]), int(claim["delivery"]))  # type: ignore[index]
+        except (KeyError, TypeError, ValueError):  # written by hand
+            return None
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def request_of(app: Any, ending: Ending) -> Context:
     )
     try:
         args, kwargs, embed = message.decode()
-    except (ContentDisallowed, DecodeError) as error:
+    except (ContentDisallowed, DecodeError, TypeError, ValueError) as error:  # refused, broken, or of another shape
         logger.warning("%s[%s] ends without its callbacks: %s", ending.task, ending.task_id, error)
         args, kwargs, embed = (), {}, None
     properties = envelope["properties"]

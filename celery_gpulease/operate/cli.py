@@ -107,8 +107,10 @@ def cancel(ledger: Ledger, task_id: str) -> None:
     app = click.get_current_context().obj.app
     found, trouble = cancel_task(app, ledger, task_id)
     if found.running_on:
+        waiting = "what waited of it is cancelled, but " if found.endings else ""
         message = (
-            f"task {task_id} runs already, on {', '.join(found.running_on)}: only what waits can be cancelled; "
+            f"{waiting}task {task_id} runs already, on {', '.join(found.running_on)}: "
+            "only what waits can be cancelled; "
             "AsyncResult.revoke(terminate=True) stops what runs"
         )
         raise click.ClickException(message)

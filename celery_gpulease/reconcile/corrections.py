@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from celery.utils.log import get_logger
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
+#: What this process last said of the server.
+_said: Final[set[str]] = set()
 #: Names that a reconciliation looks at, where it is one of many: the next one goes on from there.
 BUDGET: Final = 1000
 
@@ -52,6 +53,7 @@ def reconcile(
         for one in _corrections(ledger, change=True, budget=budget):
             _say(ledger, one)
             found.append(one)
+        _say_of_server({one.detail for one in found if not one.is_corrected and not one.gpu})
         while ledger.agenda().due == 0 and any(ledger.promote()):
             pass
     finally:
@@ -80,11 +82,16 @@ def _say(ledger: Ledger, one: Correction) -> None:
         ledger.corrected(one.ticket, one.gpu, f"{one.kind}: {one.detail}")
     elif one.gpu:
         logger.warning("Left as it is: %s", one)
-    else:
-        _say_once(str(one))
 
 
-@cache
-def _say_once(words: str) -> None:
-    """What the server does stays as it is for long, and this process reconciles often."""
-    logger.warning("Left as it is: %s", words)
+def has_said(words: str) -> None:
+    """This process has warned of the server already."""
+    _said.add(words)
+
+
+def _say_of_server(troubles: set[str]) -> None:
+    """What the server does stays so for long, and this process reconciles often: each is said once while it lasts."""
+    for words in sorted(troubles - _said):
+        logger.warning("Left as it is: %s", words)
+    _said.clear()
+    _said.update(troubles)

@@ -27,6 +27,7 @@ from celery_gpulease.exceptions import ConfigurationError, GPUInUse, GPULeaseErr
 from celery_gpulease.installed import installation
 from celery_gpulease.ledger.notifications import eviction_trouble, switch_on
 from celery_gpulease.model import Presence
+from celery_gpulease.reconcile.corrections import has_said
 from celery_gpulease.reconcile.pace import ReconcilePace
 from celery_gpulease.settings import redis_urls
 from celery_gpulease.worker import gpu_worker as gpu_workers
@@ -37,7 +38,7 @@ from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.heartbeat import Heartbeat, settle
 from celery_gpulease.worker.options import banner, ineffective_options, parse_pools
 from celery_gpulease.worker.pools import InMainPool
-from celery_gpulease.worker.processes import child_pids, is_certainly_alive, is_certainly_dead
+from celery_gpulease.worker.processes import child_pids, is_certainly_alive, is_certainly_dead, is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,10 +182,15 @@ class GPUStep(bootsteps.StartStopStep):
         if self._has_left.wait(LONGEST_COLD_STOP):
             return
         logger.critical("Celery's pool does not end: this worker ends without it")
-        for pid, _ in self.gpu_worker.presence.children:
+        children = self.gpu_worker.presence.children
+        for pid, _ in children:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._leave()
+        deadline = time.monotonic() + LONGEST_LEAVE
+        while not all(is_gone(*child) for child in children) and time.monotonic() < deadline:
+            time.sleep(LOOK_EVERY)
+        if all(is_gone(*child) for child in children):  # else one hangs in a driver: the lease ends with its ttl
+            self._leave()
         os._exit(EX_FAILURE)
 
     def _leave(self) -> None:
@@ -220,14 +226,14 @@ class GPUStep(bootsteps.StartStopStep):
         except ConfigurationError as error:
             trouble = str(error)
         if trouble and self._flags_trouble is None:
-            logger.warning(trouble)
+            warn_of_server(trouble)
         self._flags_trouble = trouble
 
     def _say_troubles(self, worker: Any) -> None:
         if self._flags_trouble:
-            logger.warning(self._flags_trouble)
+            warn_of_server(self._flags_trouble)
         if trouble := eviction_trouble(self.gpu_worker.ledger):
-            logger.warning(trouble)
+            warn_of_server(trouble)
         for flag in ineffective_options():
             logger.warning("%s has no effect with --gpu: one task at a time, from the queue of this GPU", flag)
         if isinstance(worker.pool, InMainPool):
@@ -236,6 +242,12 @@ class GPUStep(bootsteps.StartStopStep):
                 "it run to its end, and what kills its process kills this worker; prefork (the default) can",
                 worker.pool_cls.__module__,
             )
+
+
+def warn_of_server(trouble: str) -> None:
+    """Says what the server does, which the reconciler then need not say too."""
+    logger.warning(trouble)
+    has_said(trouble)
 
 
 def refuse_options(worker: Any, gpu: str | None, options: dict[str, Any]) -> None:

@@ -51,15 +51,15 @@ class Heartbeat(Loop):
             self.wake()
 
     def turn(self) -> float:
-        """Settles what is over, and beats when it is time."""
+        """Beats when it is time, then settles what is over: an end that fails must not keep it from beating."""
+        if self._gpu_worker.count_children() or time.monotonic() >= self._next_beat:
+            self._beat_and_plan()
         is_waiting = False
         for execution in self._gpu_worker.executions():
             if execution.is_over and (execution.pid is None or is_gone(execution.pid)):
                 settle(self._gpu_worker, execution)
             else:
                 is_waiting |= execution.is_over or self._is_dropped(execution)
-        if self._gpu_worker.count_children() or time.monotonic() >= self._next_beat:
-            self._beat_and_plan()
         return LOOK_EVERY if is_waiting else max(0.0, self._next_beat - time.monotonic())
 
     def _beat_and_plan(self) -> None:

@@ -77,7 +77,7 @@ class GPURequest(Request):
         header = self._request_dict.get(HEADER)
         self.claim, self.nonce = Claim.from_header(header), uuid.uuid4().hex
         if self.claim is not None:
-            self._request_dict["eta"] = header["eta"]  # the ledger has waited; the task still sees it
+            self._request_dict["eta"] = header.get("eta")  # the ledger has waited; the task still sees it
 
     # before it runs
 

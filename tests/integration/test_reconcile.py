@@ -12,7 +12,7 @@ from celery_gpulease.embedded import EmbeddedServer
 from celery_gpulease.ledger import Ledger
 from celery_gpulease.ledger import walk as walking
 from celery_gpulease.ledger.checks import inconsistencies
-from celery_gpulease.ledger.notifications import FLAGS, switch_on
+from celery_gpulease.ledger.notifications import FLAGS, eviction_trouble, switch_on
 from celery_gpulease.model import Claim
 from celery_gpulease.reconcile import corrections
 from celery_gpulease.reconcile.corrections import reconcile
@@ -24,7 +24,7 @@ GPU = "node:0"
 
 @pytest.fixture
 def ledger(redis_url):
-    corrections._say_once.cache_clear()
+    corrections._said.clear()
     ledger = Ledger(Settings(redis_url=redis_url, lease_ttl=30, heartbeat_interval=10))
     switch_on(ledger)
     yield ledger
@@ -566,12 +566,24 @@ def refusing(server_binary):
 
 @pytest.mark.parametrize("mode", ["auto", "require"])
 def test_a_server_that_refuses_flags_is_named_and_in_the_log_once(refusing, caplog, mode):
-    corrections._say_once.cache_clear()
+    corrections._said.clear()
     ledger = Ledger(Settings(redis_url=refusing, notifications=mode))
     for change in (False, True, True):
         (one,) = reconcile(ledger, "me", change=change)
         assert (one.kind, one.is_corrected) == ("flags", False)
         assert FLAGS in str(one)
+    assert len([record for record in caplog.records if "Left as it is" in record.getMessage()]) == 1
+
+
+def test_what_its_worker_has_said_of_the_server_is_not_said_again_until_it_comes_back(own_server, caplog):
+    ledger = Ledger(Settings(redis_url=own_server.url))
+    switch_on(ledger)
+    corrections._said.clear()
+    ledger.client.config_set("maxmemory-policy", "allkeys-lru")
+    corrections.has_said(eviction_trouble(ledger))
+    for policy in ("allkeys-lru", "noeviction", "allkeys-lru"):
+        ledger.client.config_set("maxmemory-policy", policy)
+        reconcile(ledger, "me")
     assert len([record for record in caplog.records if "Left as it is" in record.getMessage()]) == 1
 
 

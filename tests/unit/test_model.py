@@ -40,3 +40,10 @@ def test_a_header_without_a_claim_gives_none():
 def test_a_claim_is_read_from_the_header():
     claim = {"gpu": "n:0", "token": "k", "fence": 7, "delivery": 1}
     assert Claim.from_header({"ticket": "t", "claim": claim}) == Claim("t", "n:0", "k", 7, 1)
+
+
+@pytest.mark.parametrize(
+    "header", [{"claim": {}}, {"ticket": "t", "claim": {"gpu": "n:0", "token": "k", "fence": "x"}}]
+)
+def test_a_claim_that_was_written_by_hand_is_none(header):
+    assert Claim.from_header(header) is None
