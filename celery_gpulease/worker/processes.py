@@ -55,7 +55,7 @@ def child_pids(pool: Any) -> list[int]:
 
 
 def is_gone(pid: int, started: int = 0) -> bool:
-    """Is this process over? One of which only its exit code is left is.
+    """Is this process over? A zombie counts as over.
 
     Args:
         pid: Of the process.

@@ -4,7 +4,7 @@
 -- Returns: {'pending' | 'claimed' | 'ending' | 'ended' | 'stale'}
 -- include: dispatch
 local gpu, ticket, token, why, counted, wanted, seed, route = unpack(ARGV)
-local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'pool', 'superseded')
+local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'superseded')
 
 if t[2] ~= token then
   drop_claim(gpu, token)
@@ -18,7 +18,7 @@ if wanted == '1' then
   -- the next run is its first: no end of this one counts
   redis.call('HDEL', key('ticket', ticket), 'runs', 'first_run_ms')
 end
-if t[1] ~= 'claimed' and (counted == '1' or t[4]) then
+if t[1] ~= 'claimed' and (counted == '1' or t[3]) then
   return_died(ticket, gpu, why)
 else
   back_to_place(ticket, gpu, why, false)
