@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import uuid
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from celery_gpulease.ledger import scripts
@@ -26,17 +26,26 @@ class Calls:
         self.settings = settings
         self.keys = Keys(settings.key_prefix)
         self.queue_prefix, self.route = queue_prefix, f"{queue_prefix}gpu."
+        self._clients: dict[int, Any] = {}  # by pid
         self._scripts: dict[str, Any] = {}
 
-    @cached_property
+    @property
     def client(self) -> Any:
-        """A redis.Redis that answers in text; it survives a fork (redis-py makes new connections in the child)."""
-        return connect(
-            self.settings.redis_url,
-            {"socket_timeout": timeout_for(self.settings.heartbeat_interval), **self.settings.redis_options},
-            decode_responses=True,
-            encoding_errors="replace",
-        )
+        """A redis.Redis that answers in text, of this process.
+
+        A child that was forked while another thread of its parent was at the client has that one's locks, closed for
+        ever: redis-py's pool takes its old lock before it makes a new one (`ConnectionPool.reset`). So the parent's is
+        kept, since its end would take the lock too, and never used.
+        """
+        pid = os.getpid()
+        if pid not in self._clients:
+            self._clients[pid] = connect(
+                self.settings.redis_url,
+                {"socket_timeout": timeout_for(self.settings.heartbeat_interval), **self.settings.redis_options},
+                decode_responses=True,
+                encoding_errors="replace",
+            )
+        return self._clients[pid]
 
     def _claiming(self, name: str, **values: Any) -> list[Any]:
         """A script that may make a claim: it needs a seed for tokens and the queues' name."""
@@ -48,5 +57,6 @@ class Calls:
         if script is None:
             script = self._scripts[name] = self.client.register_script(one.text)
         with in_our_words(name):
-            answer: list[Any] = script(keys=[self.keys.prefix], args=scripts.arguments_of(one, values))
+            values_in_order = scripts.arguments_of(one, values)
+            answer: list[Any] = script(keys=[self.keys.prefix], args=values_in_order, client=self.client)
         return answer

@@ -173,7 +173,6 @@ class World:
         """Ends its connections."""
         self.client.close()
         self.ledger.client.close()
-        self.app.backend.client.connection_pool.disconnect()
         self.app.close()
 
 
