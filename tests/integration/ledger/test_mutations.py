@@ -44,7 +44,7 @@ MUTATIONS = {
     "start_overlooks_a_stranger": Mutation("or (lease and lease ~= token) then", "then"),
     "requeue_forgets_to_uncount": Mutation("if not delivered then", "if false then"),
     "reap_grants_no_grace": Mutation("if grace_until > NOW then", "if false then"),
-    "reap_does_not_wait_for_the_deadline": Mutation("== token or deadline > NOW then", "== token then"),
+    "reap_does_not_wait_for_the_deadline": Mutation("== token) or deadline > NOW then", "== token) then"),
     "hold_does_not_know_what_has_ended": Mutation(
         "if redis.call('EXISTS', name) == 1 or redis.call('ZSCORE', ENDED, ticket) then",
         "if redis.call('EXISTS', name) == 1 then",
