@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-TESTS := tests/unit tests/integration tests/faults
+TESTS := tests/unit tests/integration tests/semantics tests/faults
 LUA := build/lua
 # Most tests wait for a worker: two cores serve three at once. They share a server that REDIS_URL names, one by one.
 PARALLEL := $(if $(REDIS_URL),-n 0,-n 3 --dist loadgroup)

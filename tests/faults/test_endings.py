@@ -192,7 +192,9 @@ def strike(word, *, at="start"):
 
 def routed_until_it_expires(lab, gpu):
     """Its worker sleeps from the claim until after it has expired."""
-    with frozen(lab.worker(POOLS[gpu])):
+    worker = lab.worker(POOLS[gpu])
+    lab.world.until_free(gpu)
+    with frozen(worker):
         task = lab.send("end", "SIGKILL", gpu=gpu, expires=0.2)
         assert lab.world.client.hget(f"gpu:claim:{HOST}:{gpu}", "state") == "claimed"
         sent = now()

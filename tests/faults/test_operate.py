@@ -59,6 +59,7 @@ def test_one_of_sixty_held_is_cancelled_and_another_bumped_and_the_rest_run_in_o
 
 def test_what_was_routed_to_a_worker_that_died_is_cancelled_with_nobody_alive(world):
     doomed = world.worker(0)
+    world.until_free(0)
     for pid in (doomed.pid, *doomed.children()):
         kill(pid, signal.SIGSTOP)
     task = world.send("add", 1, 2)

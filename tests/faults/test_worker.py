@@ -141,6 +141,7 @@ def test_a_task_that_may_not_run_twice_fails_when_its_worker_dies(world):
 
 def test_a_routed_message_of_a_dead_worker_runs_elsewhere_once(world):
     stopped = world.worker(0)
+    world.until_free(0)
     with frozen(stopped):
         task = world.send("add", 1, 2)  # claimed for the frozen worker's GPU
         assert world.client.hget(f"gpu:claim:{HOST}:0", "state") == "claimed"

@@ -138,6 +138,14 @@ class World:
         """The lease of a GPU."""
         return self.client.get(self.ledger.keys.lease(f"{HOST}:{gpu}"))
 
+    def until_free(self, gpu: int) -> None:
+        """Waits until the next task is claimed for this GPU: a worker is ready a moment before, and after a run."""
+        wait_until(
+            lambda: [free for free in self.client.keys("gpu:free:*") if self.client.zscore(free, f"{HOST}:{gpu}")],
+            SOON,
+            f"GPU {gpu} to be free",
+        )
+
     def take(self, gpu: int, seconds: float = 60) -> None:
         """Reserves a GPU as any other program may."""
         key = self.ledger.keys.lease(f"{HOST}:{gpu}")
