@@ -135,6 +135,8 @@ class GPUStep(bootsteps.StartStopStep):
     def _serve(self) -> None:
         """The worker consumes: only now may its GPU be claimed, since Celery's start takes a second or more."""
         if self._listener.ident is None:  # later calls come after a loss of the broker
+            if self._companion:
+                self._companion.wait_until_ready()
             self._listener.start()
 
     def close(self, _worker: Any) -> None:
