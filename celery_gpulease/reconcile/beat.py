@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from celery import Task
+
 from celery_gpulease.installed import installation
 from celery_gpulease.model import RECONCILE_TASK
 from celery_gpulease.reconcile.corrections import BUDGET, reconcile
@@ -22,7 +24,7 @@ def add_to_schedule(app: Any) -> None:
     Its message is never queued: the seam turns it into a wake-up of one worker (sending/holding.py).
     """
 
-    @app.task(name=RECONCILE_TASK, ignore_result=True, shared=False)
+    @app.task(base=Task, name=RECONCILE_TASK, ignore_result=True, shared=False)  # none of the project's own
     def reconcile_task() -> list[str]:
         return reconcile_now(app)
 
