@@ -6,10 +6,14 @@ import uuid
 from typing import Any
 
 from celery import Task
+from celery.utils.log import get_logger
 
+from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.installed import installation
 from celery_gpulease.model import RECONCILE_TASK
 from celery_gpulease.reconcile.corrections import BUDGET, reconcile
+
+logger = get_logger(__name__)
 
 
 def reconcile_now(app: Any) -> list[str]:
@@ -29,7 +33,11 @@ def add_to_schedule(app: Any) -> None:
         return reconcile_now(app)
 
     def schedule(sender: Any, **_: Any) -> None:
-        interval = installation(app).settings.reconcile_interval
+        try:
+            interval = installation(app).settings.reconcile_interval
+        except ConfigurationError as error:  # a sender, or a worker with --gpu, is refused when it comes to that
+            logger.error("GPU tasks cannot be held: %s", error)  # noqa: TRY400  the message says it all
+            return
         sender.add_periodic_task(interval, sender.signature(RECONCILE_TASK), name=RECONCILE_TASK)
 
     app.on_after_finalize.connect(schedule, weak=False)

@@ -29,8 +29,8 @@ CALLS = {
     "typing off": lambda: render.untyped.delay(1, 2, 3),
     "not lazy": lambda: render.eager.delay(1),
     "an own request": lambda: render.requested.delay(1),
-    "annotations": lambda: render.annotated.delay(),
-    "a routed priority": lambda: render.rarely.delay(),
+    "annotations": render.annotated.delay,
+    "a routed priority": render.rarely.delay,
     "its request": lambda: render.asked.apply_async(
         (1,), {"k": 2}, headers={"trace": "abc"}, time_limit=90, task_id="an-id", shadow="shown"
     ),
@@ -41,11 +41,13 @@ CALLS = {
     "by name": lambda: app.send_task("grown.render.tasks.add", (3, 4)),
     "a plain task": lambda: mail.send.delay("x"),
     "a shared plain task": lambda: mail.remember.delay("x"),
-    "a mixed chain": lambda: chain(mail.remember.s(1), render.add.s(2), mail.remember.s())(),
-    "a group": lambda: group(render.add.s(i, i) for i in range(3))(),
+    "a mixed chain": chain(mail.remember.s(1), render.add.s(2), mail.remember.s()),
+    "a group": group(render.add.s(i, i) for i in range(3)),
     "a mixed chord": lambda: chord([render.add.s(1, 2), mail.remember.s(3)])(render.thing.s()),
     "stamps": lambda: render.asked.s().stamp(owner="me").apply_async(task_id="stamped"),
-}  # fmt: skip
+}
+if hasattr(render, "pointed"):
+    CALLS["pydantic"] = lambda: render.pointed.delay({"x": "1"})
 
 
 def outcome(result):
@@ -64,11 +66,9 @@ def outcome(result):
 
 def main():
     """Sends all, then waits for all."""
-    app.finalize()
     app.loader.import_default_modules()
     sent = {name: call() for name, call in CALLS.items()}
-    found = {name: {"id": result.id, **outcome(result)} for name, result in sent.items()}
-    json.dump(found, sys.stdout)
+    json.dump({name: {"id": result.id, **outcome(result)} for name, result in sent.items()}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Tasks that need no GPU."""
 
-from celery import current_app, shared_task
+from celery import shared_task
+
+from grown.app import app
 
 
-@current_app.task
+@app.task
 def send(text):
     """A plain one."""
     return f"sent {text}"

@@ -1,9 +1,18 @@
 """Heavy tasks, each made in another way."""
 
-from celery import chain, current_app, shared_task
+from importlib.util import find_spec
+
+from celery import VERSION, chain, shared_task
+
 from grown.app import app
 from grown.bases import Beside, Heavy, Mixed, OwnRequest, Tracked
 from grown.journal import note
+
+ASKED = (
+    *("id", "root_id", "parent_id", "group", "retries", "args", "kwargs", "argsrepr", "kwargsrepr", "is_eager"),
+    *("called_directly", "timelimit", "shadow", "expires", "eta", "correlation_id", "ignore_result", "stamps"),
+    *("stamped_headers", "replaced_task_nesting", "lang", "task", "callbacks", "errbacks", "chain", "chord", "headers"),
+)
 
 
 @app.task(base=Heavy)
@@ -80,13 +89,7 @@ def rarely(self):
 @app.task(base=Heavy, bind=True)
 def asked(self, *_, **__):
     """What a task may know of itself."""
-    request = self.request
-    names = (
-        "id root_id parent_id group retries args kwargs argsrepr kwargsrepr is_eager called_directly timelimit shadow "
-        "expires eta reply_to correlation_id ignore_result stamps stamped_headers replaced_task_nesting lang task "
-        "callbacks errbacks chain chord utc headers"
-    ).split()
-    found = {name: getattr(request, name, "none") for name in names}
+    found = {name: getattr(self.request, name, "none") for name in ASKED}
     found["headers"] = sorted(name for name in found["headers"] or {} if name != "gpulease")
     return found
 
@@ -133,4 +136,17 @@ class Render(Heavy):
 
 
 app.register_task(Render())
-assert current_app  # this module is imported with the app current
+
+
+if find_spec("pydantic") and VERSION >= (5, 5):
+    from pydantic import BaseModel
+
+    class Point(BaseModel):
+        """An argument with a type."""
+
+        x: int
+
+    @app.task(base=Heavy, pydantic=True)
+    def pointed(point: Point) -> Point:
+        """It comes as a dict, and goes as one."""
+        return Point(x=point.x + 1)
