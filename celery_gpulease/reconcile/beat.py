@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from typing import Any
 
 from celery import Task
-from celery.utils.log import get_logger
 
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.installed import installation
 from celery_gpulease.model import RECONCILE_TASK
 from celery_gpulease.reconcile.corrections import BUDGET, reconcile
 
-logger = get_logger(__name__)
+#: Not Celery's: an app is finalized before Celery sets its loggers up, which would swallow what they are told.
+logger = logging.getLogger(__name__)
 
 
 def reconcile_now(app: Any) -> list[str]:

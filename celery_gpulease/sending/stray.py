@@ -105,7 +105,7 @@ def finished_again(request: Any) -> Finished:
         return Finished(message.body, message.content_type, message.content_encoding, headers, properties)
     new = in_protocol_2(request)
     content_type, encoding, body = dumps(new.body, registry.type_to_name[message.content_type])
-    return Finished(body, content_type, encoding, {**(message.headers or {}), **new.headers}, properties)
+    return Finished(body, content_type, encoding, {**headers, **new.headers}, properties)
 
 
 def is_of_protocol_2(message: Any) -> bool:
