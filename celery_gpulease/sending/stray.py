@@ -98,10 +98,9 @@ def finished_again(request: Any) -> Finished:
     """The message as it came, or in protocol 2 where it came in another."""
     message = request.message
     properties = {name: value for name, value in (message.properties or {}).items() if name != "delivery_info"}
+    headers = dict(message.headers or {})
+    headers.pop("compression", None)  # kombu has undone it
     if is_of_protocol_2(message):
-        headers = {
-            name: value for name, value in message.headers.items() if name != "compression"
-        }  # kombu has undone it
         return Finished(message.body, message.content_type, message.content_encoding, headers, properties)
     new = in_protocol_2(request)
     content_type, encoding, body = dumps(new.body, registry.type_to_name[message.content_type])

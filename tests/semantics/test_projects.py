@@ -45,9 +45,8 @@ def test_past_the_ledger_a_gpu_task_is_held_whatever_its_request_class_and_proto
     sent = [sender.send_task(f"grudges.{name}") for name in ("requested", "requested_by_name")]
     sent.append(sender.send_task("grudges.where", (1,), {"k": "é"}, serializer="yaml", compression="gzip"))
     late = sender.send_task("grudges.where", eta=eta)
-    wait_until(
-        lambda: client.zcard("gpu:pending:default") == 3 and client.zcard("gpu:scheduled"), SOON, "all to be held"
-    )
+    wait_until(lambda: client.zcard("gpu:pending:default") == 3, SOON, "three to be held")
+    wait_until(lambda: client.zcard("gpu:scheduled"), SOON, "the late one to be held")
     due = client.zscore("gpu:scheduled", client.smembers(f"gpu:task:{late.id}").pop())
     assert due == int(eta.timestamp() * 1000)
     worker = processes.worker("grudges", 0)

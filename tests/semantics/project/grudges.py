@@ -26,13 +26,7 @@ class OwnRequest(Request):
 @app.task(base=GPUTask, bind=True)
 def where(self, *args, **kwargs):
     """On which GPU it runs, and what it was told."""
-    return [
-        self.gpu.id,
-        args,
-        kwargs,
-        self.request.eta,
-        self.request.headers.get("trace") if self.request.headers else None,
-    ]
+    return [self.gpu.id, args, kwargs, self.request.eta]
 
 
 @app.task(base=GPUTask, bind=True, Request=OwnRequest)
