@@ -13,8 +13,6 @@ from celery_gpulease.notices import warn
 from celery_gpulease.sending.destination import goes_to_a_gpu
 from celery_gpulease.sending.router import ROUTED_POOL
 
-_warned: set[str] = set()
-
 
 class HoldingRouter:
     """Celery's router, and what it makes of a GPU task's queue: the task goes to none.
@@ -27,6 +25,7 @@ class HoldingRouter:
 
     def __init__(self, router: Router) -> None:
         self._router = router
+        self._warned: set[str] = set()
         self._of_gpu_tasks = Router(router.routes, _AnyQueue(router.queues), create_missing=True, app=router.app)
 
     def __getattr__(self, name: str) -> Any:
@@ -43,9 +42,15 @@ class HoldingRouter:
         routed: dict[str, Any] = router.route(options, name, args, kwargs, task_type)
         if router is self._of_gpu_tasks or routed.get(ROUTED_POOL):
             default = app.conf.task_default_queue
-            _warn_of_queue(name, getattr(routed.get("queue"), "name", None), default)
+            self._warn_of_queue(name, getattr(routed.get("queue"), "name", None), default)
             routed["queue"] = self._of_gpu_tasks.queues[default]
         return routed
+
+    def _warn_of_queue(self, name: str, queue: str | None, default: str) -> None:
+        if queue is None or queue == default or is_gpu_queue(queue) or name in self._warned:
+            return
+        self._warned.add(name)
+        warn(f"{name} is a GPU task: its queue {queue!r} is ignored. Name a pool instead, with pool=…")
 
 
 class _AnyQueue(dict[str, Queue]):
@@ -53,13 +58,6 @@ class _AnyQueue(dict[str, Queue]):
 
     def __missing__(self, name: str) -> Queue:
         return Queue(name, Exchange(name), routing_key=name)
-
-
-def _warn_of_queue(name: str, queue: str | None, default: str) -> None:
-    if queue is None or queue == default or is_gpu_queue(queue) or name in _warned:
-        return
-    _warned.add(name)
-    warn(f"{name} is a GPU task: its queue {queue!r} is ignored. Name a pool instead, with pool=…")
 
 
 @cache
