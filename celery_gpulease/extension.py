@@ -31,6 +31,7 @@ class GPULease:
         app.__dict__.pop("amqp", None)  # one that was cached before would send past us
         add_options(app)
         app.steps["worker"].add("celery_gpulease.worker.bootsteps:GPUStep")  # by name: a producer needs none of it
+        app.steps["consumer"].add("celery_gpulease.sending.stray:StrayStep")
         add_to_schedule(app)
 
     @property

@@ -150,11 +150,12 @@ class Lease:
 class Run:
     """The run of a task in this process: one at a time, since a GPU does one at a time.
 
-    `stored` is the end that an earlier run has stored already.
+    `stored` is the end that an earlier run has stored already; `is_guarded`, that the task's `__call__` has begun.
     """
 
     def __init__(self, task_id: str, gpu: GPU, lease: Lease, stored: dict[str, Any] | None = None) -> None:
         self.task_id, self.gpu, self.lease, self.stored = task_id, gpu, lease, stored
+        self.is_guarded = False
 
     @property
     def claim(self) -> Claim | None:
