@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, Final
 
 from celery.utils.log import get_logger
 from celery.worker.request import Request
@@ -16,6 +16,10 @@ from celery_gpulease.sending.destination import Destination
 from celery_gpulease.sending.holding import Finished, held
 
 logger = get_logger(__name__)
+
+
+#: What a transport puts among a message's properties, and the message says elsewhere too.
+_OF_TRANSPORTS: Final = ("delivery_info", "application_headers", "content_type", "content_encoding")
 
 
 class StrayRequest(Request):
@@ -47,7 +51,7 @@ def hold_again(request: Any, pin: str = "") -> None:
         LedgerUnavailable: Redis does not answer.
     """
     message, pool = request.message, getattr(request.task, "pool", DEFAULT_POOL)
-    properties = {name: value for name, value in (message.properties or {}).items() if name != "delivery_info"}
+    properties = {name: value for name, value in (message.properties or {}).items() if name not in _OF_TRANSPORTS}
     headers = {name: value for name, value in message.headers.items() if name != "compression"}  # kombu has undone it
     finished = Finished(message.body, message.content_type, message.content_encoding, headers, properties)
     # the same for a message that is delivered again, because HOLD's reply was lost

@@ -36,6 +36,7 @@ from celery_gpulease.worker.companion import Companion
 from celery_gpulease.worker.consumer import gpu_consumer
 from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.heartbeat import Heartbeat, settle
+from celery_gpulease.worker.inbox import Inbox
 from celery_gpulease.worker.options import banner, ineffective_options, parse_pools
 from celery_gpulease.worker.pools import InMainPool
 from celery_gpulease.worker.processes import child_pids, is_certainly_alive, is_certainly_dead, is_gone
@@ -68,6 +69,7 @@ class GPUStep(bootsteps.StartStopStep):
 
     label = "GPU"
     requires = ("celery.worker.components:Pool",)  # so that our threads start after the fork
+    _inbox: Inbox | None = None  # there is none where the broker itself delivers what is routed
 
     def __init__(self, worker: Any, gpu: str | None = None, gpu_pools: str | None = None, **options: Any) -> None:
         super().__init__(worker, **options)
@@ -96,7 +98,11 @@ class GPUStep(bootsteps.StartStopStep):
         consume_only(worker.app, device)
         bound_broker(worker.app)
         worker.consumer_cls = gpu_consumer(
-            symbol_by_name(worker.consumer_cls), self.gpu_worker, self._serve, self._leave
+            symbol_by_name(worker.consumer_cls),
+            self.gpu_worker,
+            on_consuming=self._serve,
+            on_stopped=self._leave,
+            on_asking=self._deliver,
         )
 
     def start(self, worker: Any) -> None:
@@ -116,6 +122,9 @@ class GPUStep(bootsteps.StartStopStep):
             on_lease_gone=self._heartbeat.beat_now,
             on_reconcile=self._pace.wake,
         )
+        gpu_worker.on_open = self._listener.take_soon
+        if not gpu_worker.ledger.is_broker:
+            self._inbox = Inbox(gpu_worker.ledger, gpu_worker.device.id, worker.consumer.receive_routed)
         self._companion = Companion(gpu_worker) if isinstance(worker.pool, InMainPool) else None
         for thread in (self._end_writer, self._pace, self._heartbeat, self._companion):
             if thread is not None:
@@ -131,11 +140,19 @@ class GPUStep(bootsteps.StartStopStep):
         seconds (`_event_process_exit` and `timers` in celery/concurrency/asynpool.py).
         """
         hub.call_repeatedly(CHILDREN_EVERY, worker.pool.maintain_pool)
+        if self._inbox:
+            self._inbox.register(hub)
 
     def _serve(self) -> None:
         """The worker consumes: only now may its GPU be claimed, since Celery's start takes a second or more."""
         if self._listener.ident is None:  # later calls come after a loss of the broker
             self._listener.start()
+            if self._inbox:
+                self._inbox.start()
+
+    def _deliver(self) -> None:
+        if self._inbox:
+            self._inbox.deliver()
 
     def close(self, _worker: Any) -> None:
         """The worker stops: no claim from now on, and what was not started goes back; what runs keeps its lease."""
@@ -202,6 +219,8 @@ class GPUStep(bootsteps.StartStopStep):
         self._trying(self._say_the_last)
         self._pace.stop()
         self._end_writer.stop()
+        if self._inbox:
+            self._inbox.stop()
 
     def _say_the_last(self) -> None:
         for execution in self.gpu_worker.executions():
@@ -323,8 +342,9 @@ def consume_only(app: Any, device: Device) -> None:
 
     `select_add` would replace the exchange; one exchange per GPU would stay in RabbitMQ.
     """
-    queues = app.amqp.queues
-    queues[device.queue] = Queue(device.queue, Exchange(""), routing_key=device.queue, no_ack=True)
+    queues, name = app.amqp.queues, device.queue
+    arguments = queues.new_missing(name).queue_arguments  # such as its type: whoever else declares it says the same
+    queues[name] = Queue(name, Exchange(""), routing_key=name, no_ack=True, queue_arguments=arguments)
     queues.select([device.queue])
 
 
