@@ -148,8 +148,7 @@ class HoldingProducer:
             data, headers["compression"] = compress(data, compression)
         properties = {name: value for name, value in options.items() if name not in _NO_PROPERTIES}
         properties["delivery_mode"] = maybe_delivery_mode(delivery_mode)
-        if priority is not None or not self._installed.ledger.highest_first:
-            properties["priority"] = priority or 0  # as kombu's transports write it, but for RabbitMQ's
+        properties["priority"] = priority or 0
         message = Finished(data, content_type, encoding, headers, properties)
         return held(self._installed.app, self._name, message, self._where, self._ticket)
 

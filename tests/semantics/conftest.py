@@ -12,7 +12,7 @@ __all__ = ["world"]
 
 @pytest.fixture(scope="session")
 def rabbitmq(tmp_path_factory):
-    """The RabbitMQ that the tests share; whoever kills it starts it again. Tests that ask for it are one xdist group."""
+    """The RabbitMQ that the tests share; whoever kills it starts it again. Its tests are one xdist group."""
     if not is_installed():
         missing = "no RabbitMQ is installed: apt-get install rabbitmq-server"
         if os.environ.get("CI"):

@@ -261,10 +261,15 @@ def test_a_gpu_task_of_an_app_without_gpulease_is_refused(redis_url, client):
 
 @pytest.mark.parametrize(
     ("broker", "highest_first"),
-    [("redis://127.0.0.1:1/5", False), ("amqp://127.0.0.1:1//", True), ("memory://", True), ("another database", False)],
+    [
+        ("redis://127.0.0.1:1/5", False),
+        ("amqp://127.0.0.1:1//", True),
+        ("memory://", True),
+        ("another", False),
+    ],
 )
 def test_a_send_needs_no_broker_but_the_ledger(redis_url, held, broker, highest_first):
-    broker = redis_url.removesuffix("0") + "5" if broker == "another database" else broker
+    broker = redis_url.removesuffix("0") + "5" if broker == "another" else broker
     app = gpu_app(redis_url, broker_url=broker, gpulease_redis_url=redis_url)
     app.add.apply_async((1, 2), priority=9, ignore_result=True)
     assert int(held()[0]["priority"]) == (246 if highest_first else 9)

@@ -17,7 +17,7 @@ def facts_of(request):
         "redelivered": request.delivery_info["redelivered"],
         "reply_to": request.reply_to,
         "correlation": request.correlation_id == request.id,
-        "properties": {name: request.properties.get(name) for name in ("delivery_mode", "priority", "user")},
+        "properties": {name: request.properties.get(name) for name in ("delivery_mode", "priority")},
         "headers": request.headers,
         "compression": request.get("compression"),
         "origin": request.origin,
