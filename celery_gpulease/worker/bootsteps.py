@@ -17,7 +17,6 @@ from celery.signals import worker_shutting_down
 from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from celery.worker import state as celery_state
-from kombu import Exchange, Queue
 
 from celery_gpulease import devices
 from celery_gpulease.dispatch.dispatcher import Dispatcher
@@ -29,9 +28,9 @@ from celery_gpulease.ledger.notifications import eviction_trouble, switch_on
 from celery_gpulease.model import Presence
 from celery_gpulease.reconcile.corrections import has_said
 from celery_gpulease.reconcile.pace import ReconcilePace
-from celery_gpulease.settings import redis_urls
 from celery_gpulease.worker import gpu_worker as gpu_workers
 from celery_gpulease.worker import signals
+from celery_gpulease.worker.broker import bound_broker, consume_only, refuse_broker
 from celery_gpulease.worker.companion import Companion
 from celery_gpulease.worker.consumer import gpu_consumer
 from celery_gpulease.worker.gpu_worker import GPUWorker
@@ -44,14 +43,11 @@ from celery_gpulease.worker.processes import child_pids, is_certainly_alive, is_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_gpulease.model import Device
 
 logger = get_logger(__name__)
 
 #: Seconds between two looks at the presence of another worker of the same GPU.
 LOOK_EVERY: Final = 0.2
-#: Seconds until a broker that does not answer is an error: what Celery allows itself while it stops.
-BROKER_TIMEOUT: Final = 5.0
 #: Seconds between two looks of Celery's pool at its children.
 CHILDREN_EVERY: Final = 0.2
 #: Seconds that Celery's pool gets for a cold shutdown; Kubernetes kills after 30.
@@ -87,6 +83,7 @@ class GPUStep(bootsteps.StartStopStep):
             refuse_options(worker, self._gpu, self._options)
             installed = installation(worker.app)
             device = devices.find_device(str(self._gpu), installed.settings.host)
+            refuse_broker(worker.app, device)
             self.gpu_worker = GPUWorker(installed.ledger, device, parse_pools(self._gpu_pools), worker.hostname)
             self._flags_trouble = switch_on(installed.ledger)
             join(self.gpu_worker)
@@ -335,25 +332,3 @@ def named_dead(gpu: str, last: Presence) -> str:
 def describe(presence: Presence) -> str:
     """Names a worker for people."""
     return f"worker {presence.worker} (pid {presence.pid} on {presence.host})"
-
-
-def consume_only(app: Any, device: Device) -> None:
-    """Lets the worker consume its GPU's queue and no other, without broker acknowledgement.
-
-    `select_add` would replace the exchange; one exchange per GPU would stay in RabbitMQ.
-    """
-    queues, name = app.amqp.queues, device.queue
-    arguments = queues.new_missing(name).queue_arguments  # such as its type: whoever else declares it says the same
-    queues[name] = Queue(name, Exchange(""), routing_key=name, no_ack=True, queue_arguments=arguments)
-    queues.select([device.queue])
-
-
-def bound_broker(app: Any) -> None:
-    """Lets no broker be waited for without end, unless the user wants it so.
-
-    Celery sets no `socket_timeout`, and so hangs on its way out (`celery.worker.heartbeat.Heart.stop`, say) where Redis
-    keeps the connection and does not answer. A connection that is lost by it ends no run.
-    """
-    if redis_urls(app.conf.broker_read_url):
-        given = app.conf.broker_transport_options
-        app.conf.broker_transport_options = {"socket_timeout": BROKER_TIMEOUT, **given}
