@@ -45,9 +45,15 @@ def consume_only(app: Any, device: Device) -> None:
 def bound_broker(app: Any) -> None:
     """Lets no broker be waited for without end, unless the user wants it so.
 
-    Celery sets no `socket_timeout`, and so hangs on its way out (`celery.worker.heartbeat.Heart.stop`, say) where Redis
+    Celery sets no timeout, and so hangs on its way out (`celery.worker.heartbeat.Heart.stop`, say) where the broker
     keeps the connection and does not answer. A connection that is lost by it ends no run.
     """
+    app.conf.broker_transport_options = {**_timeouts(app), **app.conf.broker_transport_options}
+
+
+def _timeouts(app: Any) -> dict[str, float]:
     if redis_urls(app.conf.broker_read_url):
-        given = app.conf.broker_transport_options
-        app.conf.broker_transport_options = {"socket_timeout": BROKER_TIMEOUT, **given}
+        return {"socket_timeout": BROKER_TIMEOUT}
+    if app.connection_for_read().transport.driver_name == "py-amqp":
+        return {"read_timeout": BROKER_TIMEOUT, "write_timeout": BROKER_TIMEOUT}
+    return {}
