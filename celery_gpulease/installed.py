@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery_gpulease.contradictions import refuse_contradictions
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.ledger import Ledger, is_same_server
-from celery_gpulease.settings import Settings, read_settings, redis_urls
+from celery_gpulease.settings import Settings, read_settings, redis_urls, urls_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,20 +39,19 @@ class Installation:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The ledger.
-
-        Raises:
-            ConfigurationError: It is another Redis than the broker.
-        """
+        """The ledger."""
         conf = self.app.conf
-        brokers = redis_urls(conf.broker_write_url)
-        if not brokers or not is_same_server(brokers[0], self.settings.redis_url):
-            message = (
-                "broker_url, gpulease_redis_url: for now the broker must be the Redis database where the leases live, "
-                f"and is {self.app.connection_for_write().as_uri()}; make it so, and leave gpulease_redis_url out"
-            )
-            raise ConfigurationError(message)
-        return Ledger(self.settings, conf.broker_transport_options.get("global_keyprefix", ""))
+        is_broker = all(map(self._is_ledgers, (conf.broker_write_url, conf.broker_read_url)))
+        return Ledger(
+            self.settings,
+            conf.broker_transport_options.get("global_keyprefix", "") if is_broker else None,
+            highest_first=not redis_urls(conf.broker_write_url),
+        )
+
+    def _is_ledgers(self, broker: object) -> bool:
+        """Is this broker, without another to fail over to, the Redis where the leases live?"""
+        found = redis_urls(broker)
+        return len(found) == len(urls_of(broker)) == 1 and is_same_server(found[0], self.settings.redis_url)
 
 
 def install(app: Any, reconcile: Callable[[], object]) -> bool:

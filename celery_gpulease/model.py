@@ -88,8 +88,9 @@ class Device:
 class Held:
     """A finished message on its way into the ledger.
 
-    `message` has two holes that the claim fills. Times are the epoch's milliseconds, 0 for none. `run_ticket` and
-    `run_token` name the run in whose place the message is sent (a retry, a replacement), else they are empty.
+    `priority` is the broker's, in its direction. `message` has two holes that the claim fills. Times are the epoch's
+    milliseconds, 0 for none. `run_ticket` and `run_token` name the run in whose place the message is sent (a retry, a
+    replacement), else they are empty.
     """
 
     ticket: str

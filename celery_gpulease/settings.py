@@ -73,11 +73,14 @@ def read_settings(conf: Any, environ: Mapping[str, str] = os.environ) -> Setting
 
 def redis_urls(url: object) -> list[str]:
     """The URLs of a broker or result backend that are Redis, as the ledger's client takes them."""
-    urls = list(url) if isinstance(url, (list, tuple)) else str(url or "").split(";")
-    if urls and str(urls[0]).startswith("sentinel://"):
-        return [";".join(map(str, urls))]
-    named = [_as_redis_py(str(one)) for one in urls]
+    named = [_as_redis_py(one) for one in urls_of(url)]
     return [one for one in named if one.startswith(REDIS_SCHEMES)]
+
+
+def urls_of(url: object) -> list[str]:
+    """The servers that a broker's URL names; those of one sentinel are one."""
+    urls = list(map(str, url)) if isinstance(url, (list, tuple)) else str(url or "").split(";")
+    return [";".join(urls)] if urls and urls[0].startswith("sentinel://") else urls
 
 
 def _as_redis_py(url: str) -> str:

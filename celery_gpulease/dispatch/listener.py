@@ -54,6 +54,10 @@ class Listener(Loop):
         super().run()
         self._subscription.close()
 
+    def take_soon(self) -> None:
+        """The GPU may be claimed again, and no event tells of it."""
+        self._take_at = 0.0
+
     def turn(self) -> float:
         """Waits for one event. Where Redis, or only the subscription, is away, the heartbeat's pace remains."""
         try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery_gpulease.ledger import scripts
 from celery_gpulease.ledger.connection import connect, in_our_words, timeout_for
 from celery_gpulease.ledger.keys import Keys
+from celery_gpulease.model import PRIORITIES, QUEUE_PREFIX
 
 if TYPE_CHECKING:
     from celery_gpulease.settings import Settings
@@ -19,15 +20,24 @@ class Calls:
 
     Args:
         settings: Where it is, and how its keys begin.
-        queue_prefix: What stands before a queue's name in the broker's Redis (kombu's `global_keyprefix`).
+        queue_prefix: What stands before a queue's name in this Redis (kombu's `global_keyprefix`), where it is the
+            broker too: a claim then puts the message into the queue. None where it is not: the message is left in
+            `routed:<gpu>`, and the GPU's worker takes it from there.
+        highest_first: The broker serves its highest priority first, as RabbitMQ does.
     """
 
-    def __init__(self, settings: Settings, queue_prefix: str = "") -> None:
+    def __init__(self, settings: Settings, queue_prefix: str | None = "", *, highest_first: bool = False) -> None:
         self.settings = settings
         self.keys = Keys(settings.key_prefix)
-        self.queue_prefix, self.route = queue_prefix, f"{queue_prefix}gpu."
+        self.queue_prefix, self.highest_first = queue_prefix, highest_first
+        self.route = self.keys.routed("") if queue_prefix is None else queue_prefix + QUEUE_PREFIX
         self._clients: dict[int, Any] = {}  # by pid
         self._scripts: dict[str, Any] = {}
+
+    @property
+    def is_broker(self) -> bool:
+        """Are the broker's queues in this Redis?"""
+        return self.queue_prefix is not None
 
     @property
     def client(self) -> Any:
@@ -46,6 +56,10 @@ class Calls:
                 encoding_errors="replace",
             )
         return self._clients[pid]
+
+    def rank(self, priority: int) -> int:
+        """The place that a priority of the broker's has among ours, of which 0 comes first; and the way back."""
+        return PRIORITIES[-1] - priority if self.highest_first else priority
 
     def _claiming(self, name: str, **values: Any) -> list[Any]:
         """A script that may make a claim: it needs a seed for tokens and the queues' name."""

@@ -36,6 +36,7 @@ _NAMED: Final = {
     "device": "hash",
     "worker": "string",
     "closed": "hash",
+    "routed": "list",
     "want": "string",
     "turn": "string",
 }
@@ -160,7 +161,7 @@ def _ask(pipe: Any, key: str, kind: str) -> None:
         pipe.hgetall(key)
     elif kind == "set":
         pipe.smembers(key)
-    else:  # a zset is read in pages, the journal not at all
+    else:  # a zset is read in pages, the journal and messages not at all
         pipe.exists(key)
 
 

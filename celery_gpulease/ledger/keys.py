@@ -36,6 +36,7 @@ names                hash     any name of a GPU → its id
 worker:<gpu>         string   presence: the living worker of this GPU (JSON), with a TTL
 closed:<gpu>         hash     why no claim is made: drain, closing, quarantine (the reason) with until_ms. And how many
                               quarantines since its last START, the last one quarantined_by which ticket
+routed:<gpu>         list     where the broker is not this Redis: messages on their way to the worker of this GPU
 want:<gpu>           string   a foreign program's wish: while it exists nobody claims this GPU
 pulse                hash     at, gpu: anybody's last heartbeat; grace_until: until when nothing started is reaped,
                               granted_at; reconciled_at; walk: where the reconciler's look at all tickets goes on
@@ -65,6 +66,10 @@ class Keys:
     def here(self, gpu: str) -> str:
         """The channel that wakes the worker of a GPU."""
         return f"{self.prefix}here:{gpu}"
+
+    def routed(self, gpu: str) -> str:
+        """What is on its way to the worker of a GPU, where no queue of the broker is in this Redis."""
+        return f"{self.prefix}routed:{gpu}"
 
     def want(self, gpu: str) -> str:
         """A foreign program's wish for a GPU; other programs rely on this name."""

@@ -35,7 +35,7 @@ class Ledger(Orders):
             'held', 'scheduled' (not due yet), 'claimed', 'known' (a repeated call), or 'lost': the run that sends this
             in its own place is not current any more, and nothing was held.
         """
-        return str(self._claiming("hold", **asdict(held))[0])
+        return str(self._claiming("hold", **{**asdict(held), "priority": self.rank(held.priority)})[0])
 
     def claim(self, gpu: str) -> Closed | str | None:
         """Takes work for a GPU, by its own worker: the ticket, None when nobody waits, or why it is closed."""

@@ -27,8 +27,8 @@ class Orders(Calls):
         return Cancelled(word == "known", running_on, [Ending.from_reply(found) for _, *found in ends])
 
     def bump(self, task_id: str, priority: int) -> Bumped:
-        """Gives what waits of a task another priority, 0 to 255: 0 is served first."""
-        word, *places = self._call("bump", task_id=task_id, priority=priority)
+        """Gives what waits of a task another priority, 0 to 255, in the broker's direction."""
+        word, *places = self._call("bump", task_id=task_id, priority=self.rank(priority))
         return Bumped(word, [(where, None if position == -1 else int(position)) for where, position in places])
 
     def force(self, gpu: str) -> Forced:

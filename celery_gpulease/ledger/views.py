@@ -182,7 +182,7 @@ def _pending_row(ledger: Ledger, ticket: str, now: int, position: int | None, re
     if task_id is None:  # it started or ended between two looks
         return None
     since = int(held_ms) if position is None else max(int(held_ms), int(eta_ms))
-    return PendingRow(task_id, task, pool, position, int(priority), max(0, now - since) / 1000, reason)
+    return PendingRow(task_id, task, pool, position, ledger.rank(int(priority)), max(0, now - since) / 1000, reason)
 
 
 def _why_pool_waits(pool: str, gpus: list[GPURow]) -> str:

@@ -128,7 +128,7 @@ def cancel(ledger: Ledger, task_id: str) -> None:
     "--priority",
     type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]),
     required=True,
-    help=f"From {PRIORITIES[0]}, which is served first, to {PRIORITIES[-1]}.",
+    help=f"From {PRIORITIES[0]} to {PRIORITIES[-1]}, as the broker counts: Redis serves 0 first, RabbitMQ last.",
 )
 def bump(ledger: Ledger, task_id: str, *, priority: int) -> None:
     """Change the priority of the held task TASK_ID; within a priority, who came first goes first."""

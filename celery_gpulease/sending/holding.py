@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery.app.amqp import AMQP
 from celery.exceptions import Ignore
+from celery.utils.log import get_logger
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.compression import compress
 from kombu.entity import maybe_delivery_mode
+from kombu.exceptions import OperationalError
 from kombu.serialization import dumps as dump_body
 from kombu.utils.encoding import str_to_bytes
 from kombu.utils.functional import retry_over_time
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
     from celery_gpulease.installed import Installation
     from celery_gpulease.sending.destination import Destination
+
+logger = get_logger(__name__)
 
 #: The holes of a held message, which the claim fills (lua/include/message.lua). No JSON text contains them.
 QUEUE_HOLE: Final = "\x01"
@@ -108,13 +112,21 @@ class HoldingProducer:
             Ignore: It was sent in place of a run that is lost.
         """
         if self._is_held:
-            return self._producer.publish(body, **options)
+            return self._tell(body, **options)
         answer = self._hold(self._held(body, **options), options.get("retry_policy") if options.get("retry") else None)
         if answer == "lost":
             message = "this run was lost: its retry or replacement is not sent"
             raise Ignore(message)
         self._is_held = True
         return None
+
+    def _tell(self, body: Any, **options: Any) -> Any:
+        """Publishes the event of a send that has succeeded: an error would make the sender send again."""
+        try:
+            return self._producer.publish(body, **options)
+        except (OperationalError, *self._producer.connection.recoverable_connection_errors) as error:
+            logger.warning("%s is held, and its event could not be sent: %s", self._name, error)
+            return None
 
     def _hold(self, held: Held, policy: dict[str, Any] | None) -> str:
         hold = self._installed.ledger.hold
@@ -196,7 +208,7 @@ def _with_holes(text: str, ticket: str) -> str:
 
 
 def checked_priority(priority: int | None) -> int:
-    """A priority as the broker (Redis) counts: 0 is served first.
+    """A priority as the broker counts: none is 0, which Redis serves first and RabbitMQ last.
 
     Raises:
         ConfigurationError: It is none.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from billiard.einfo import ExceptionInfo
 from celery import bootsteps
@@ -42,6 +42,10 @@ def stray_request(base: type) -> type:
     if issubclass(base, StrayRequest):
         return base
     return type("StrayRequest", (StrayRequest, base), {"own": base})
+
+
+#: What a transport puts among a message's properties, and the message says elsewhere too.
+_OF_TRANSPORTS: Final = ("delivery_info", "application_headers", "content_type", "content_encoding")
 
 
 class StrayRequest(Request):
@@ -97,7 +101,7 @@ def hold_again(request: Any, pin: str = "") -> None:
 def finished_again(request: Any) -> Finished:
     """The message as it came, or in protocol 2 where it came in another."""
     message = request.message
-    properties = {name: value for name, value in (message.properties or {}).items() if name != "delivery_info"}
+    properties = {name: value for name, value in (message.properties or {}).items() if name not in _OF_TRANSPORTS}
     headers = dict(message.headers or {})
     headers.pop("compression", None)  # kombu has undone it
     if is_of_protocol_2(message):

@@ -17,7 +17,6 @@ from celery.signals import worker_shutting_down
 from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from celery.worker import state as celery_state
-from kombu import Exchange, Queue
 
 from celery_gpulease import devices
 from celery_gpulease.dispatch.dispatcher import Dispatcher
@@ -29,13 +28,14 @@ from celery_gpulease.ledger.notifications import eviction_trouble, switch_on
 from celery_gpulease.model import Presence
 from celery_gpulease.reconcile.corrections import has_said
 from celery_gpulease.reconcile.pace import ReconcilePace
-from celery_gpulease.settings import redis_urls
 from celery_gpulease.worker import gpu_worker as gpu_workers
 from celery_gpulease.worker import signals
+from celery_gpulease.worker.broker import bound_broker, consume_only, refuse_broker
 from celery_gpulease.worker.companion import Companion
 from celery_gpulease.worker.consumer import gpu_consumer
 from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.heartbeat import Heartbeat, settle
+from celery_gpulease.worker.inbox import Inbox
 from celery_gpulease.worker.options import banner, ineffective_options, ineffective_settings, parse_pools
 from celery_gpulease.worker.pools import InMainPool
 from celery_gpulease.worker.processes import child_pids, is_certainly_alive, is_certainly_dead, is_gone
@@ -44,14 +44,11 @@ from celery_gpulease.worker.refusals import refuse_options, refuse_other_prefix
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_gpulease.model import Device
 
 logger = get_logger(__name__)
 
 #: Seconds between two looks at the presence of another worker of the same GPU.
 LOOK_EVERY: Final = 0.2
-#: Seconds until a broker that does not answer is an error: what Celery allows itself while it stops.
-BROKER_TIMEOUT: Final = 5.0
 #: Seconds between two looks of Celery's pool at its children.
 CHILDREN_EVERY: Final = 0.2
 #: Seconds that Celery's pool gets for a cold shutdown; Kubernetes kills after 30.
@@ -69,6 +66,7 @@ class GPUStep(bootsteps.StartStopStep):
 
     label = "GPU"
     requires = ("celery.worker.components:Pool",)  # so that our threads start after the fork
+    _inbox: Inbox | None = None  # there is none where the broker itself delivers what is routed
 
     def __init__(self, worker: Any, gpu: str | None = None, gpu_pools: str | None = None, **options: Any) -> None:
         super().__init__(worker, **options)
@@ -86,6 +84,7 @@ class GPUStep(bootsteps.StartStopStep):
             refuse_options(worker, self._gpu, self._options)
             installed = installation(worker.app)
             device = devices.find_device(str(self._gpu), installed.settings.host)
+            refuse_broker(worker.app, device)
             self.gpu_worker = GPUWorker(installed.ledger, device, parse_pools(self._gpu_pools), worker.hostname)
             refuse_other_prefix(installed.ledger, device)
             self._flags_trouble = switch_on(installed.ledger)
@@ -98,7 +97,11 @@ class GPUStep(bootsteps.StartStopStep):
         consume_only(worker.app, device)
         bound_broker(worker.app)
         worker.consumer_cls = gpu_consumer(
-            symbol_by_name(worker.consumer_cls), self.gpu_worker, self._serve, self._leave
+            symbol_by_name(worker.consumer_cls),
+            self.gpu_worker,
+            on_consuming=self._serve,
+            on_stopped=self._leave,
+            on_asking=self._deliver,
         )
 
     def start(self, worker: Any) -> None:
@@ -118,6 +121,9 @@ class GPUStep(bootsteps.StartStopStep):
             on_lease_gone=self._heartbeat.beat_now,
             on_reconcile=self._pace.wake,
         )
+        gpu_worker.on_open = self._listener.take_soon
+        if not gpu_worker.ledger.is_broker:
+            self._inbox = Inbox(gpu_worker.ledger, gpu_worker.device.id, worker.consumer.receive_routed)
         self._companion = Companion(gpu_worker) if isinstance(worker.pool, InMainPool) else None
         for thread in (self._end_writer, self._pace, self._heartbeat, self._companion):
             if thread is not None:
@@ -133,6 +139,8 @@ class GPUStep(bootsteps.StartStopStep):
         seconds (`_event_process_exit` and `timers` in celery/concurrency/asynpool.py).
         """
         hub.call_repeatedly(CHILDREN_EVERY, worker.pool.maintain_pool)
+        if self._inbox:
+            self._inbox.register(hub)
 
     def _serve(self) -> None:
         """The worker consumes: only now may its GPU be claimed, since Celery's start takes a second or more."""
@@ -140,6 +148,12 @@ class GPUStep(bootsteps.StartStopStep):
             if self._companion:
                 self._companion.wait_until_ready()
             self._listener.start()
+            if self._inbox:
+                self._inbox.start()
+
+    def _deliver(self) -> None:
+        if self._inbox:
+            self._inbox.deliver()
 
     def close(self, _worker: Any) -> None:
         """The worker stops: no claim from now on, and what was not started goes back; what runs keeps its lease."""
@@ -206,6 +220,8 @@ class GPUStep(bootsteps.StartStopStep):
         self._trying(self._say_the_last)
         self._pace.stop()
         self._end_writer.stop()
+        if self._inbox:
+            self._inbox.stop()
 
     def _say_the_last(self) -> None:
         for execution in self.gpu_worker.executions():
@@ -295,24 +311,3 @@ def named_dead(gpu: str, last: Presence) -> str:
 def describe(presence: Presence) -> str:
     """Names a worker for people."""
     return f"worker {presence.worker} (pid {presence.pid} on {presence.host})"
-
-
-def consume_only(app: Any, device: Device) -> None:
-    """Lets the worker consume its GPU's queue and no other, without broker acknowledgement.
-
-    `select_add` would replace the exchange; one exchange per GPU would stay in RabbitMQ.
-    """
-    queues = app.amqp.queues
-    queues[device.queue] = Queue(device.queue, Exchange(""), routing_key=device.queue, no_ack=True)
-    queues.select([device.queue])
-
-
-def bound_broker(app: Any) -> None:
-    """Lets no broker be waited for without end, unless the user wants it so.
-
-    Celery sets no `socket_timeout`, and so hangs on its way out (`celery.worker.heartbeat.Heart.stop`, say) where Redis
-    keeps the connection and does not answer. A connection that is lost by it ends no run.
-    """
-    if redis_urls(app.conf.broker_read_url):
-        given = app.conf.broker_transport_options
-        app.conf.broker_transport_options = {"socket_timeout": BROKER_TIMEOUT, **given}

@@ -10,7 +10,10 @@ from celery.utils.log import get_logger
 from celery.worker.consumer import Consumer
 from kombu.exceptions import ContentDisallowed, DecodeError
 
+from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.model import HEADER, Claim
+from celery_gpulease.sending.envelope import read_envelope
+from celery_gpulease.worker.gpu_worker import BROKER_LOST, CANCELLED
 from celery_gpulease.worker.request import gpu_request
 
 if TYPE_CHECKING:
@@ -21,31 +24,33 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-def gpu_consumer(
-    base: type, gpu_worker: GPUWorker, on_consuming: Callable[[], None], on_stopped: Callable[[], None]
-) -> type:
+def gpu_consumer(base: type, gpu_worker: GPUWorker, **callbacks: Callable[[], None]) -> type:
     """The consumer class of a GPU's worker, over Celery's or the user's own (`worker_consumer`).
 
     Args:
         base: That class.
         gpu_worker: What this worker answers for.
-        on_consuming: Called each time when it has begun to consume: from then on a claim can be started.
-        on_stopped: Called when the pool has ended, in every kind of shutdown.
+        callbacks: See `GPUConsumer`.
     """
-    told = {
-        "gpu_worker": gpu_worker,
-        "on_consuming": staticmethod(on_consuming),
-        "on_stopped": staticmethod(on_stopped),
-    }
-    return type("GPUConsumer", (GPUConsumer, base), told)
+    told = {name: staticmethod(callback) for name, callback in callbacks.items()}
+    return type("GPUConsumer", (GPUConsumer, base), {"gpu_worker": gpu_worker, **told})
 
 
 class GPUConsumer(Consumer):
-    """The consumer of a GPU's worker."""
+    """The consumer of a GPU's worker.
+
+    Attributes:
+        gpu_worker: What this worker answers for.
+        on_consuming: Called each time when it has begun to consume: from then on a claim can be started.
+        on_stopped: Called when the pool has ended, in every kind of shutdown.
+        on_asking: Called every other second or more often, where the broker has to be asked for messages.
+    """
 
     gpu_worker: GPUWorker
     on_consuming: Callable[[], None]
     on_stopped: Callable[[], None]
+    on_asking: Callable[[], None]
+    _is_cut_off = False
 
     def update_strategies(self) -> None:
         """Every task gets our request, before Celery builds the strategies that use it."""
@@ -63,6 +68,7 @@ class GPUConsumer(Consumer):
         handle = super().create_task_handler(*args, **options)
 
         def on_task_received(message: Any) -> Any:
+            keep_from_broker(message)
             try:
                 check_body(message)
             except InvalidTaskError as error:
@@ -88,6 +94,7 @@ class GPUConsumer(Consumer):
 
     def on_decode_error(self, message: Any, exc: Any) -> None:
         """Its body cannot be read. Celery sends no signal of it: only here it is seen."""
+        keep_from_broker(message)
         super().on_decode_error(message, exc)
         self._end_ticket(message)
 
@@ -98,13 +105,34 @@ class GPUConsumer(Consumer):
             self.gpu_worker.begin(claim, message)
             self.gpu_worker.end(claim)
 
+    # messages that the ledger keeps, where it is not the broker
+
+    def receive_routed(self, text: str) -> None:
+        """Receives a message of the ledger as if the broker had delivered it.
+
+        Between two connections nothing is received: its claim has gone back by then.
+        """
+        if self.task_consumer is None:
+            return
+        message = read_envelope(text, self.task_consumer.accept)
+        if message.errors:  # it cannot be decompressed
+            self.on_decode_error(message, message.errors[0][1])
+        else:
+            self.task_consumer.on_message(message)
+
+    def perform_pending_operations(self) -> None:
+        """Celery calls this between two looks at a broker that it has to ask (`synloop` in celery/worker/loops.py)."""
+        super().perform_pending_operations()
+        if not self.hub:
+            self.on_asking()
+
     # its own life
 
     def cancel_task_queue(self, queue: str) -> None:
         """`control.cancel_consumer`: who does not consume its GPU's queue must not be given work."""
         super().cancel_task_queue(queue)
         if queue == self.gpu_worker.device.queue:
-            self.gpu_worker.close()
+            self.gpu_worker.close(CANCELLED)
 
     def add_task_queue(self, queue: str, *args: Any, **options: Any) -> None:
         """`control.add_consumer`: work again. Another queue than its GPU's is refused."""
@@ -112,17 +140,26 @@ class GPUConsumer(Consumer):
             logger.error("A GPU's worker consumes the queue of its GPU and no other: %s is left alone", queue)
             return
         super().add_task_queue(queue, *args, **options)
-        self.gpu_worker.open()
+        self.gpu_worker.open(CANCELLED)
 
     def on_ready(self) -> None:
         """Celery calls this when it consumes, at its start and after each loss of the connection."""
         super().on_ready()
+        if self._is_cut_off:
+            self._is_cut_off = False
+            tell_if_possible(self.gpu_worker.open, BROKER_LOST)
         self.on_consuming()
 
     def on_close(self) -> None:
-        """Celery drops, in silence, requests that the pool has not got yet: the heartbeat looks for them."""
+        """Celery drops, in silence, requests that the pool has not got yet: the heartbeat looks for them.
+
+        Until there is a connection again Celery does nothing else: so this GPU takes no work, which others may do.
+        """
         super().on_close()
         self.gpu_worker.wake_heartbeat()
+        if not self.gpu_worker.ledger.is_broker:
+            self._is_cut_off = True
+            tell_if_possible(self.gpu_worker.close, BROKER_LOST)
 
     def cancel_active_requests(self) -> None:
         """A cold shutdown ends what runs; the loss of the broker, which asks each request by itself, does not."""
@@ -138,6 +175,23 @@ class GPUConsumer(Consumer):
         """Celery calls this last, when the pool has ended, warm or cold (`WorkController.on_stopped`)."""
         super().shutdown()
         self.on_stopped()
+
+
+def keep_from_broker(message: Any) -> None:
+    """Lets nothing that Celery does with a message reach the broker, which keeps no copy of it.
+
+    RabbitMQ would close the channel: kombu looks for `no_ack` before it acknowledges, not before it rejects. And Redis
+    would be asked to forget what it does not know.
+    """
+    message.ack = message.reject = message.requeue = lambda *_, **__: None
+
+
+def tell_if_possible(tell: Callable[[str], None], why: str) -> None:
+    """Redis may be away at the same time: the heartbeat tells it later."""
+    try:
+        tell(why)
+    except LedgerUnavailable as error:
+        logger.warning("Redis does not hear of the broker's loss or return now: %s", error)
 
 
 def check_body(message: Any) -> None:

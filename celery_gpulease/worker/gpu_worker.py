@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.lease import board
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 #: The task asked to run once more.
 REJECTED: Final = "rejected"
+
+#: Why a worker takes no work.
+STOPS: Final = "it stops"
+CANCELLED: Final = "its consumer was cancelled"
+BROKER_LOST: Final = "it has lost the broker"
 
 
 @dataclass
@@ -62,7 +68,10 @@ class GPUWorker:
         main = os.getpid()
         self.presence = Presence(uuid.uuid4().hex, worker, device.host, main, __version__, realm(), started_at(main))
         self.child_pids: Callable[[], Iterable[int]] = tuple  # there are none before the fork
-        self.is_closed = False  # it consumes nothing, or stops
+        self._closed_for: set[str] = set()
+        self._telling = Lock()
+        self.is_untold = False  # Redis did not hear whether this worker takes work: the heartbeat says it again
+        self.on_open: Callable[[], None] = lambda: None  # there is no listener before the worker consumes
         self.is_cold = False  # the worker stops, and ends what it runs
         self.on_cold: Callable[[], None] = lambda: None
         self.rate_limits = RateLimits()
@@ -94,10 +103,15 @@ class GPUWorker:
         if pid not in (self.presence.pid, *(child for child, _ in self.presence.children)):
             self.wake_heartbeat()
 
-    def close(self) -> None:
+    @property
+    def is_closed(self) -> bool:
+        """Does it consume nothing, or stop?"""
+        return bool(self._closed_for)
+
+    def close(self, why: str = STOPS) -> None:
         """No new work from now on, and what was not started goes back."""
-        self.is_closed = True
-        self.ledger.close(self.device.id, self.presence)
+        self._closed_for.add(why)
+        self.tell()
 
     def turn_cold(self) -> None:
         """The worker stops, and ends what it runs."""
@@ -105,16 +119,27 @@ class GPUWorker:
             self.is_cold = True
             self.on_cold()
 
-    def open(self) -> None:
-        """New work again."""
-        self.is_closed = False
-        self.join()
+    def open(self, why: str) -> None:
+        """New work again, unless it is closed for another reason too."""
+        self._closed_for.discard(why)
+        self.tell()
+        self.on_open()
+
+    def tell(self) -> None:
+        """Tells the ledger whether this worker takes work."""
+        self.is_untold = True
+        with self._telling:
+            if self.is_closed:
+                self.ledger.close(self.device.id, self.presence)
+            else:
+                self.join()
+            self.is_untold = False
 
     def join_again(self) -> None:
         """Redis has forgotten this GPU."""
         self.join()
         if self.is_closed:
-            self.close()
+            self.tell()
 
     def executions(self) -> list[Execution]:
         """What this worker answers for, oldest first."""

@@ -83,6 +83,8 @@ class Heartbeat(Loop):
             for execution in executions:
                 self._renew(execution)
             gpu_worker.join_again()
+        elif answer == "present" and gpu_worker.is_untold:
+            gpu_worker.tell()
         elif answer == "taken":
             self._on_taken()
 

@@ -1,6 +1,7 @@
 """The same tasks under plain Celery, as people set it up for GPUs, and under celery_gpulease.
 
-Plain: one shared queue, one process a worker, prefetch 1, late acknowledgement. BENCH_VARIANT chooses.
+Plain: one shared queue, one process a worker, prefetch 1, late acknowledgement. BENCH_VARIANT chooses. BENCH_BROKER may
+name another broker, RabbitMQ say: the leases and the results stay in the bench's own Redis.
 """
 
 import os
@@ -11,7 +12,7 @@ from celery import Celery, Task
 URL = os.environ["BENCH_URL"]
 IS_PLAIN = os.environ["BENCH_VARIANT"] == "plain"
 
-app = Celery("bench", broker=URL, backend=URL)
+app = Celery("bench", broker=os.environ.get("BENCH_BROKER", URL), backend=URL)
 app.conf.update(
     worker_prefetch_multiplier=1,
     task_acks_late=True,
@@ -23,6 +24,7 @@ if IS_PLAIN:
 else:
     from celery_gpulease import GPULease, GPUTask
 
+    app.conf.gpulease_redis_url = URL
     GPULease(app)
     Base = GPUTask
 

@@ -95,7 +95,9 @@ def test_the_environment_names_the_host_before_the_setting():
 def test_leases_live_where_the_broker_is_else_where_results_are():
     assert settings_of().redis_url == "redis://one:6379/3"
     assert settings_of(broker="amqp://x", backend="redis://two").redis_url == "redis://two"
-    with pytest.raises(ConfigurationError, match="gpulease_redis_url"):
+    with pytest.raises(
+        ConfigurationError, match="gpulease_redis_url: neither the broker nor the result backend is Redis"
+    ):
         settings_of(broker="amqp://x", backend="rpc://")
 
 

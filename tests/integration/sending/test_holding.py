@@ -259,10 +259,39 @@ def test_a_gpu_task_of_an_app_without_gpulease_is_refused(redis_url, client):
     assert client.dbsize() == 0
 
 
-def test_another_redis_than_the_brokers_is_refused(redis_url):
-    app = gpu_app(redis_url, gpulease_redis_url="redis://127.0.0.1:1/5")
-    with pytest.raises(ConfigurationError, match="gpulease_redis_url"):
-        app.add.delay(1, 2)
+@pytest.mark.parametrize(
+    ("broker", "highest_first"),
+    [
+        ("redis://127.0.0.1:1/5", False),
+        ("amqp://127.0.0.1:1//", True),
+        ("memory://", True),
+        ("another", False),
+    ],
+)
+def test_a_send_needs_no_broker_but_the_ledger(redis_url, held, broker, highest_first):
+    broker = redis_url.removesuffix("0") + "5" if broker == "another" else broker
+    app = gpu_app(redis_url, broker_url=broker, gpulease_redis_url=redis_url)
+    app.add.apply_async((1, 2), priority=9, ignore_result=True)
+    assert int(held()[0]["priority"]) == (246 if highest_first else 9)
+    assert GPULease(app).ledger.route == "gpu:routed:"
+
+
+def test_a_broker_that_may_fail_over_to_another_is_not_the_ledger(redis_url):
+    assert GPULease(gpu_app(f"{redis_url};redis://127.0.0.1:1")).ledger.route == "gpu:routed:"
+
+
+def test_without_its_redis_a_send_says_so_whatever_the_broker():
+    app = gpu_app("redis://127.0.0.1:1/0", broker_url="memory://")
+    with pytest.raises(LedgerUnavailable):
+        app.add.apply_async((1, 2), ignore_result=True, retry=False)
+
+
+def test_rabbitmqs_message_without_a_priority_has_none(redis_url, held):
+    app = gpu_app(redis_url, broker_url="amqp://127.0.0.1:1//")
+    app.add.apply_async((1, 2), ignore_result=True)
+    app.add.apply_async((1, 2), ignore_result=True, priority=0, delivery_mode="transient")
+    properties = [one["envelope"]["properties"] for one in held()]
+    assert sorted(str((one.get("priority"), one["delivery_mode"])) for one in properties) == ["(0, 1)", "(None, 2)"]
 
 
 def test_protocol_1_is_refused(redis_url):

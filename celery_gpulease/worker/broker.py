@@ -1,0 +1,59 @@
+"""The broker of a GPU's worker: which queue it consumes there, and what of it cannot work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kombu import Exchange, Queue
+
+from celery_gpulease.exceptions import ConfigurationError
+from celery_gpulease.settings import redis_urls
+
+if TYPE_CHECKING:
+    from celery_gpulease.model import Device
+
+#: Seconds until a broker that does not answer is an error: what Celery allows itself while it stops.
+BROKER_TIMEOUT: Final = 5.0
+
+
+def refuse_broker(app: Any, device: Device) -> None:
+    """Refuses a broker (SQS) that must not be asked for other queues than the given ones, and has none for this GPU.
+
+    Raises:
+        ConfigurationError: `predefined_queues` lacks it.
+    """
+    given = app.conf.broker_transport_options.get("predefined_queues")
+    if given and device.queue not in given:
+        message = (
+            f"broker_transport_options: its predefined_queues lack {device.queue!r}, the queue of GPU {device.id}; "
+            "name it there, with the URL of a queue that nobody else consumes, or leave predefined_queues out"
+        )
+        raise ConfigurationError(message)
+
+
+def consume_only(app: Any, device: Device) -> None:
+    """Lets the worker consume its GPU's queue and no other, without broker acknowledgement.
+
+    `select_add` would replace the exchange; one exchange per GPU would stay in RabbitMQ.
+    """
+    queues, name = app.amqp.queues, device.queue
+    arguments = queues.new_missing(name).queue_arguments  # such as its type: whoever else declares it says the same
+    queues[name] = Queue(name, Exchange(""), routing_key=name, no_ack=True, queue_arguments=arguments)
+    queues.select([device.queue])
+
+
+def bound_broker(app: Any) -> None:
+    """Lets no broker be waited for without end, unless the user wants it so.
+
+    Celery sets no timeout, and so hangs on its way out (`celery.worker.heartbeat.Heart.stop`, say) where the broker
+    keeps the connection and does not answer. A connection that is lost by it ends no run.
+    """
+    app.conf.broker_transport_options = {**_timeouts(app), **app.conf.broker_transport_options}
+
+
+def _timeouts(app: Any) -> dict[str, float]:
+    if redis_urls(app.conf.broker_read_url):
+        return {"socket_timeout": BROKER_TIMEOUT}
+    if app.connection_for_read().transport.driver_name == "py-amqp":
+        return {"read_timeout": BROKER_TIMEOUT, "write_timeout": BROKER_TIMEOUT}
+    return {}
