@@ -3,6 +3,7 @@
 The broker is RabbitMQ throughout. GPU 0's worker lives; that of GPU 1 serves the pool `doomed` besides, and dies.
 """
 
+import gc
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -91,6 +92,7 @@ class Lab:
         wait_until(lambda: not inconsistencies(self.world.ledger), SOON, "a consistent ledger")
 
     def close(self):
+        gc.collect()  # an AsyncResult that goes says so to its backend, which must still be there
         self._exit.close()
 
 

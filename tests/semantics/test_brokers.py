@@ -3,6 +3,7 @@
 RabbitMQ first: one server and three workers, GPUs 0 and 1 and a plain one, serve most tests.
 """
 
+import gc
 import json
 import os
 import signal
@@ -80,6 +81,7 @@ class Lab:
         wait_until(lambda: not inconsistencies(self.world.ledger), SOON, "a consistent ledger")
 
     def close(self):
+        gc.collect()  # an AsyncResult that goes says so to its backend, which must still be there
         self._exit.close()
 
 

@@ -286,14 +286,6 @@ def test_without_its_redis_a_send_says_so_whatever_the_broker():
         app.add.apply_async((1, 2), ignore_result=True, retry=False)
 
 
-def test_rabbitmqs_message_without_a_priority_has_none(redis_url, held):
-    app = gpu_app(redis_url, broker_url="amqp://127.0.0.1:1//")
-    app.add.apply_async((1, 2), ignore_result=True)
-    app.add.apply_async((1, 2), ignore_result=True, priority=0, delivery_mode="transient")
-    properties = [one["envelope"]["properties"] for one in held()]
-    assert sorted(str((one.get("priority"), one["delivery_mode"])) for one in properties) == ["(0, 1)", "(None, 2)"]
-
-
 def test_protocol_1_is_refused(redis_url):
     with pytest.raises(ConfigurationError, match="task_protocol"):
         gpu_app(redis_url, task_protocol=1).add.delay(1, 2)
