@@ -7,7 +7,6 @@ from typing import Any, Final
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.settings import redis_urls
 
-PROTOCOL: Final = 2
 #: What Celery adds to a broker's URL that lacks it.
 BESIDE_THE_URL: Final = ("broker_port", "broker_user", "broker_password", "broker_vhost")
 #: The same of the Redis client's.
@@ -23,9 +22,6 @@ def refuse_contradictions(conf: Any) -> None:
     Raises:
         ConfigurationError: There is one; the message names it and the cure.
     """
-    if conf.task_protocol != PROTOCOL:
-        message = f"task_protocol = {conf.task_protocol!r}: GPU tasks need Celery's message protocol 2, the default"
-        raise ConfigurationError(message)
     _refuse_places(conf)
     _refuse_steps(conf.broker_transport_options.get("priority_steps"))
 

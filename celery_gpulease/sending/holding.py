@@ -30,6 +30,7 @@ from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.model import HEADER, PRIORITIES, RECONCILE_TASK, Held
 from celery_gpulease.sending.destination import destination
+from celery_gpulease.sending.protocol import in_protocol_2
 from celery_gpulease.sending.routes import HoldingRouter, shown_queue
 
 if TYPE_CHECKING:
@@ -78,6 +79,9 @@ def _sender(app: Any, send: Callable[..., Any]) -> Callable[..., Any]:
         where = destination(app, name, message.headers, options)
         if where is None:
             return send(producer, name, message, **options)
+        if isinstance(message.body, dict):  # `task_protocol` is 1
+            new = in_protocol_2(app.amqp, message.body)
+            message = message._replace(headers={**new.headers, **message.headers}, body=new.body)
         holder = HoldingProducer(producer, installation(app), name, where)
         return send(holder, name, message, queue=shown_queue(where.pool), **options)
 

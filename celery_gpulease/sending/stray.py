@@ -19,6 +19,7 @@ from celery_gpulease.installed import installation
 from celery_gpulease.model import DEFAULT_POOL
 from celery_gpulease.sending.destination import Destination
 from celery_gpulease.sending.holding import Finished, held
+from celery_gpulease.sending.protocol import in_protocol_2
 from celery_gpulease.sending.task import GPUTask
 
 logger = get_logger(__name__)
@@ -106,7 +107,8 @@ def finished_again(request: Any) -> Finished:
     headers.pop("compression", None)  # kombu has undone it
     if is_of_protocol_2(message):
         return Finished(message.body, message.content_type, message.content_encoding, headers, properties)
-    new = in_protocol_2(request)
+    args, kwargs, embed = request.body
+    new = in_protocol_2(request.app.amqp, {**request.request_dict, **embed, "args": args, "kwargs": kwargs})
     content_type, encoding, body = dumps(new.body, registry.type_to_name[message.content_type])
     return Finished(body, content_type, encoding, {**headers, **new.headers}, properties)
 
@@ -114,24 +116,3 @@ def finished_again(request: Any) -> Finished:
 def is_of_protocol_2(message: Any) -> bool:
     """As Celery decides it (`task_message_handler` in celery/worker/strategy.py)."""
     return "args" not in message.payload
-
-
-def in_protocol_2(request: Any) -> Any:
-    """What a request of protocol 1, which Celery has decoded, asks for."""
-    told, (args, kwargs, embed) = request.request_dict, request.body
-    time_limit, soft_time_limit = told.get("timelimit") or (None, None)
-    kept = {name: told.get(name) for name in ("shadow", "root_id", "parent_id", "origin", "argsrepr", "kwargsrepr")}
-    return request.app.amqp.as_task_v2(
-        request.id,
-        request.type,
-        args,
-        kwargs,
-        eta=told.get("eta"),
-        expires=told.get("expires"),
-        group_id=told.get("group"),
-        retries=told.get("retries") or 0,
-        time_limit=time_limit,
-        soft_time_limit=soft_time_limit,
-        **{name: embed.get(name) for name in ("callbacks", "errbacks", "chord")},
-        **kept,
-    )

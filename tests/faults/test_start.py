@@ -28,7 +28,6 @@ def refused(world, *options, conf=None, **env):
         ({"gpulease_heartbeat_interval": 2.0}, "gpulease_heartbeat_interval"),
         ({"gpulease_lease_tll": 2.0}, "did you mean gpulease_lease_ttl"),
         ({"gpulease_redis_url": "redis://127.0.0.1:1/9"}, "gpulease_redis_url"),
-        ({"task_protocol": 1}, "task_protocol"),
         ({"gpulease_notifications": "sometimes"}, "gpulease_notifications"),
     ],
 )

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from celery import Celery
 
+from celery_gpulease import GPULease, GPURouter
 from tests.faults.world import SOON
 from tests.processes import Processes
 from tests.semantics.site import HOST, PROJECT
@@ -59,16 +60,29 @@ def test_past_the_ledger_a_gpu_task_is_held_whatever_its_request_class_and_proto
     assert client.exists(f"gpu:task:{put_by_hand.id}")
 
 
-def test_protocol_1_is_refused_when_a_worker_is_set_up(redis_url, tmp_path):
-    with processes_of(redis_url, tmp_path, TEST_PROTOCOL="1") as processes:
+def test_where_no_gpu_task_can_be_held_everybody_says_so_and_none_runs(redis_url, tmp_path):
+    with processes_of(redis_url, tmp_path, TEST_REDIS_OPTIONS='{"db": 1}') as processes:
         refused = processes.start("celery", "-A", "grudges", "worker", "--gpu", "0", name="gpu0")
         assert refused.wait() == 1
-        assert "ConfigurationError: task_protocol = 1: GPU tasks need Celery's message protocol 2" in refused.log
+        assert "ConfigurationError: gpulease_redis_options: 'db' says where the leases live" in refused.log
         plain = plain_worker(processes)
-        assert "GPU tasks cannot be held: task_protocol = 1" in plain.log
+        assert "GPU tasks cannot be held: gpulease_redis_options: 'db'" in plain.log
         sent = old_sender(redis_url).send_task("grudges.where")
-        assert "task_protocol = 1" in str(sent.get(timeout=SOON, propagate=False))
+        assert "gpulease_redis_options" in str(sent.get(timeout=SOON, propagate=False))
         assert sent.state == "FAILURE"
+
+
+def test_tasks_of_an_app_that_sends_in_the_old_protocol_run_as_sent(redis_url, processes):
+    app = Celery("old", broker=redis_url, backend=redis_url, set_as_current=False)
+    app.conf.update(task_protocol=1, task_routes=(GPURouter({"grudges.*": "default"}),))
+    GPULease(app)
+    processes.worker("grudges", 0, TEST_PROTOCOL="1")
+    eta = datetime.now(timezone.utc) + timedelta(milliseconds=200)
+    link = app.signature("grudges.where", kwargs={"linked": True})
+    sent = app.send_task("grudges.where", (1,), {"k": "é"}, eta=eta, link=link)
+    assert sent.get(timeout=SOON) == [f"{HOST}:0", [1], {"k": "é"}, eta.isoformat()]
+    assert sent.children[0].get(timeout=SOON)[1:3] == [[sent.result], {"linked": True}]
+    assert app.send_task("grudges.again").get(timeout=SOON) == [f"{HOST}:0", 1]
 
 
 def test_a_gpu_is_not_served_under_two_key_prefixes(redis_url, processes):

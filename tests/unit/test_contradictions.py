@@ -15,7 +15,6 @@ def settings_of(**conf):
 @pytest.mark.parametrize(
     ("conf", "named"),
     [
-        ({"task_protocol": 1}, "task_protocol.*protocol 2"),
         ({"broker_vhost": "5"}, "broker_vhost.*broker_url"),
         ({"broker_password": "secret"}, "broker_password.*broker_url"),
         ({"broker_transport_options": {"priority_steps": [1, 5, 9]}}, "priority_steps.*begin the steps with 0"),

@@ -286,11 +286,6 @@ def test_without_its_redis_a_send_says_so_whatever_the_broker():
         app.add.apply_async((1, 2), ignore_result=True, retry=False)
 
 
-def test_protocol_1_is_refused(redis_url):
-    with pytest.raises(ConfigurationError, match="task_protocol"):
-        gpu_app(redis_url, task_protocol=1).add.delay(1, 2)
-
-
 def test_installing_twice_does_no_harm_and_an_amqp_that_was_cached_is_dropped(redis_url, held):
     app = Celery("proj", broker=redis_url, set_as_current=False)
     assert app.amqp.send_task_message

@@ -1,5 +1,6 @@
 """A project with tasks that a plain worker must not run, however they are made."""
 
+import json
 import os
 
 from celery import Celery
@@ -15,8 +16,17 @@ app.conf.update(
     task_protocol=int(os.environ.get("TEST_PROTOCOL", "2")),
     worker_direct=True,
     accept_content=["json", "yaml"],
+    gpulease_redis_options=json.loads(os.environ.get("TEST_REDIS_OPTIONS", "{}")),
 )
 GPULease(app)
+
+
+@app.task(base=GPUTask, bind=True)
+def again(self):
+    """On which GPU it runs, the second time."""
+    if not self.request.retries:
+        raise self.retry(countdown=0)
+    return [self.gpu.id, self.request.retries]
 
 
 class OwnRequest(Request):
