@@ -150,11 +150,20 @@ class Lease:
 class Run:
     """The run of a task in this process: one at a time, since a GPU does one at a time.
 
-    `stored` is the end that an earlier run has stored already.
+    Attributes:
+        stored: The end that an earlier run has stored already.
+        called: The name of the task that it calls as a function, where it is that of a map.
     """
 
-    def __init__(self, task_id: str, gpu: GPU, lease: Lease, stored: dict[str, Any] | None = None) -> None:
-        self.task_id, self.gpu, self.lease, self.stored = task_id, gpu, lease, stored
+    def __init__(
+        self,
+        task_id: str,
+        gpu: GPU,
+        lease: Lease,
+        stored: dict[str, Any] | None = None,
+        called: str | None = None,
+    ) -> None:
+        self.task_id, self.gpu, self.lease, self.stored, self.called = task_id, gpu, lease, stored, called
 
     @property
     def claim(self) -> Claim | None:
@@ -197,6 +206,11 @@ def end() -> Run | None:
 def current(task_id: str | None) -> Run | None:
     """The run of this task id, when this process runs it."""
     return _current if _current is not None and _current.task_id == task_id else None
+
+
+def calling(name: str) -> Run | None:
+    """The run of a map that calls this task, when this process runs it."""
+    return _current if _current is not None and _current.called == name else None
 
 
 def no_lease() -> Lease:

@@ -21,40 +21,15 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-class GPUTask(Task):
-    """A task that waits for a free GPU of its pool and runs there, under a lease.
+class LeasedTask(Task):
+    """A task whose runs may be under a lease.
 
     Attributes:
-        pool: Which GPUs may run it: those whose worker was started with this pool.
         Request: What holds it on a worker that serves no GPU.
     """
 
     abstract = True
-    pool = DEFAULT_POOL
-    acks_late = True
     Request = "celery_gpulease.sending.stray:StrayRequest"
-
-    @property
-    def gpu(self) -> GPU:
-        """The GPU that this run holds; its fields are None where there is no lease."""
-        run = self._run()
-        return run.gpu if run else leases.NO_GPU
-
-    @property
-    def lease(self) -> leases.Lease:
-        """The lease of this run; it does nothing where there is none."""
-        run = self._run()
-        return run.lease if run else leases.no_lease()
-
-    @classmethod
-    def on_bound(cls, app: Any) -> None:
-        """Checks the pool's name.
-
-        Raises:
-            ConfigurationError: It is none.
-        """
-        super().on_bound(app)
-        check_pool(cls.pool)
 
     def apply_async(self, *args: Any, **options: Any) -> Any:
         """Sends the task, as Celery does; besides its options takes `pool` and `gpu`.
@@ -114,5 +89,42 @@ class GPUTask(Task):
         raise Ignore(message)
 
     def _run(self) -> leases.Run | None:
+        """Where it is called as a function it has none, but for a map, whose run is its calls' run."""
         request = self.request
-        return None if request.called_directly or request.is_eager else leases.current(request.id)
+        if request.called_directly:
+            return leases.calling(self.name)
+        return None if request.is_eager else leases.current(request.id)
+
+
+class GPUTask(LeasedTask):
+    """A task that waits for a free GPU of its pool and runs there, under a lease.
+
+    Attributes:
+        pool: Which GPUs may run it: those whose worker was started with this pool.
+    """
+
+    abstract = True
+    pool = DEFAULT_POOL
+    acks_late = True
+
+    @property
+    def gpu(self) -> GPU:
+        """The GPU that this run holds; its fields are None where there is no lease."""
+        run = self._run()
+        return run.gpu if run else leases.NO_GPU
+
+    @property
+    def lease(self) -> leases.Lease:
+        """The lease of this run; it does nothing where there is none."""
+        run = self._run()
+        return run.lease if run else leases.no_lease()
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """Checks the pool's name.
+
+        Raises:
+            ConfigurationError: It is none.
+        """
+        super().on_bound(app)
+        check_pool(cls.pool)
