@@ -132,7 +132,8 @@ class GPURequest(Request):
                 **self._request_dict[HEADER],
                 AGAIN: self.gpu_worker.ledger.first_run_ms(claim),
             }
-        if answer in ("run", "again"):
+        if answer in ("run", "rerun", "again"):
+            self.delivery_info["redelivered"] = answer != "run"
             self.gpu_worker.begin(claim, self)
             self._say_ignored_limits()
             return True

@@ -137,6 +137,7 @@ WELL = {
     "replace by a group": lambda t: chain(t.replace_by_group.s(1), t.total.s()),
     "replace in a chord": lambda t: chord([t.replace.s(1), t.add.s(2, 2)], t.total.s()),
     "add_to_chord": lambda t: chord([t.enlarge.s(1), t.add.s(2, 2)], t.last.s()),
+    "a task that asks to run again": lambda t: chain(t.reject_once.s(), t.add.s(" and again")),
     "ignore_result": lambda t: chain(t.add.s(1, 2).set(ignore_result=True), t.add.s(4)),
 }  # fmt: skip
 

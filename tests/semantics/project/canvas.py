@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from celery import Celery, Task
+from celery.exceptions import Reject
 
 from celery_gpulease import GPULease, GPUTask
 
@@ -110,6 +111,13 @@ def die_once(_self, gate):
     return gate
 
 
+def reject_once(self):
+    """Asks to run again, until it is told that it does."""
+    if not self.request.delivery_info["redelivered"]:
+        raise Reject(requeue=True)
+    return "again"
+
+
 def told(self, task_id):
     """An error callback that gets the id of what failed: a task that is sent."""
     note(what="told", task=self.request.id, of=task_id, device=device(self))
@@ -123,24 +131,29 @@ def told_inline(request, exc, traceback):
     note(what="told inline", of=request.id, error=str(exc))
 
 
+def road_of(app, road, base):
+    """The tasks of one road."""
+    made = SimpleNamespace()
+
+    def make_task(name, body, **options):
+        task = app.task(name=f"{road}.{name}", base=base, shared=False, lazy=False, road=made, **options)(body)
+        setattr(made, name, task)
+
+    for body in BOUND:
+        make_task(body.__name__, body, bind=True)
+    make_task("reject_once", reject_once, bind=True, acks_late=True)
+    make_task("die_only_once", die_once, bind=True, acks_late=False)
+    make_task("told_inline", told_inline)
+    return made
+
+
 def make(url, conf):
     """The app; its attributes `plain` and `gpu` are the roads, whose attributes are the tasks."""
     app = Celery("canvas", broker=url, backend=url, set_as_current=False)
     app.conf.update(conf)
     GPULease(app)
     for name, base in (("plain", Task), ("gpu", NotedTask)):
-        road = SimpleNamespace()
-        for body in BOUND:
-            make_task = app.task(
-                name=f"{name}.{body.__name__}", base=base, bind=True, shared=False, lazy=False, road=road
-            )
-            setattr(road, body.__name__, make_task(body))
-        make_task = app.task(
-            name=f"{name}.die_only_once", base=base, bind=True, shared=False, lazy=False, acks_late=False
-        )
-        road.die_only_once = make_task(die_once)
-        road.told_inline = app.task(name=f"{name}.told_inline", base=base, shared=False, lazy=False)(told_inline)
-        setattr(app, name, road)
+        setattr(app, name, road_of(app, name, base))
     return app
 
 
