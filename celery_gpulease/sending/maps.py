@@ -27,8 +27,9 @@ def lease_maps(app: Any) -> None:
 def _replace_maps(sender: Any, **_: Any) -> None:
     for name in MAPS:
         celerys = type(sender.tasks[name])
-        sender.tasks.register(type(celerys.__name__, (LeasedTask, celerys), {"__module__": celerys.__module__}))
-        sender.tasks[name].bind(sender)
+        if not issubclass(celerys, LeasedTask):  # the app's task class may be GPUTask
+            sender.tasks.register(type(celerys.__name__, (LeasedTask, celerys), {"__module__": celerys.__module__}))
+            sender.tasks[name].bind(sender)
 
 
 def called_by(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
