@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from celery_gpulease.contradictions import refuse_contradictions
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.ledger import Ledger, is_same_server
 from celery_gpulease.settings import Settings, read_settings, redis_urls
@@ -33,9 +34,7 @@ class Installation:
         Raises:
             ConfigurationError: One is wrong.
         """
-        if self.app.conf.task_protocol != 2:  # noqa: PLR2004
-            message = "task_protocol: GPU tasks need Celery's message protocol 2 (the default)"
-            raise ConfigurationError(message)
+        refuse_contradictions(self.app.conf)
         return read_settings(self.app.conf)
 
     @cached_property

@@ -153,6 +153,7 @@ class Run:
     Attributes:
         stored: The end that an earlier run has stored already.
         called: The name of the task that it calls as a function, where it is that of a map.
+        is_guarded: The task's `__call__` has begun.
     """
 
     def __init__(
@@ -164,6 +165,7 @@ class Run:
         called: str | None = None,
     ) -> None:
         self.task_id, self.gpu, self.lease, self.stored, self.called = task_id, gpu, lease, stored, called
+        self.is_guarded = False
 
     @property
     def claim(self) -> Claim | None:

@@ -48,6 +48,11 @@ def check_gpu(name: object) -> str:
     raise ConfigurationError(message)
 
 
+def is_gpu_queue(name: str) -> bool:
+    """Is this the name of a GPU's own queue, as a retry names it?"""
+    return name.startswith(QUEUE_PREFIX) and _GPU.fullmatch(name.removeprefix(QUEUE_PREFIX)) is not None
+
+
 @dataclass(frozen=True)
 class GPU:
     """A GPU as a task sees it; without a lease both are None."""

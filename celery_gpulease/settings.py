@@ -6,12 +6,12 @@ import difflib
 import os
 import re
 import socket
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from celery_gpulease.exceptions import ConfigurationError
+from celery_gpulease.notices import warn
 
 PREFIX: Final = "gpulease_"
 HOST: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -108,22 +108,29 @@ def _host(conf: Any, environ: Mapping[str, str]) -> str:
 
 
 def _refuse_unknown(conf: Any) -> None:
+    """Refuses what is misspelt, and what Celery would not read: in capitals, or outside its namespace."""
     known = {PREFIX + one.name for one in fields(Settings)}
     conf.get("broker_url")  # Celery reads its configuration with the first look at a value
-    prefix = getattr(conf, "prefix", None) or ""
-    for key in conf:
-        name = str(key).lower().removeprefix(str(prefix).lower())
-        if name.startswith(PREFIX) and name not in known:
+    namespace = str(getattr(conf, "prefix", None) or "")
+    for key in map(str, conf):
+        name = re.sub(f"^({re.escape(namespace)}|CELERY_)", "", key, flags=re.IGNORECASE).lower()
+        if not name.startswith(PREFIX):
+            continue
+        right = namespace.upper() + name.upper() if namespace.isupper() else namespace + name
+        if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             message = f"{name} is no setting of celery_gpulease{hint}"
+            raise ConfigurationError(message)
+        if key not in (name, right):
+            message = f"{key} is not read by Celery here: write {right}"
             raise ConfigurationError(message)
 
 
 def _warn_of_idle(settings: Settings) -> None:
     for name in ("track_held", "metrics_port"):
         if getattr(settings, name):
-            warnings.warn(f"{PREFIX}{name} has no effect yet in this version", UserWarning, stacklevel=2)
+            warn(f"{PREFIX}{name} has no effect yet in this version")
 
 
 def _checked(conf: Any, name: str, default: Any, is_right: Callable[[Any], bool], wanted: str) -> Any:

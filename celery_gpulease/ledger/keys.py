@@ -44,6 +44,7 @@ turn:reconcile       string   who reconciles now
 journal              stream   what happened to whom
 counters             hash     totals of the same
 here:<gpu>           channel  wakes the worker of this GPU
+queue:<db>:<queue>   channel  silent: whoever consumes this queue listens, and so is seen by workers with another prefix
 ==================== ======== ==========================================================================================
 """
 

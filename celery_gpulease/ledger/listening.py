@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import redis
 from redis.backoff import NoBackoff
@@ -39,9 +40,10 @@ class Subscription:
             retry=Retry(NoBackoff(), 0),
             decode_responses=False,
         )
-        database = int(self._client.connection_pool.connection_kwargs.get("db") or 0)
         keys = (ledger.keys.lease(gpu), ledger.keys.want(gpu))
-        self._key_channels = [f"__keyspace@{database}__:{key}".encode() for key in keys]
+        channels = [f"__keyspace@{_database(self._client)}__:{key}" for key in keys]
+        channels.append(ledger.keys.prefix + _consumed(ledger, gpu))  # nothing is said there: see `other_prefixes`
+        self._channels = [channel.encode() for channel in channels]
         self._here = ledger.keys.here(gpu).encode()
         self._pubsub: PubSub | None = None
         self._heard = self._pinged = 0.0
@@ -75,7 +77,7 @@ class Subscription:
 
     def _subscribe(self) -> None:
         self._pubsub = self._client.pubsub()
-        self._pubsub.subscribe(*self._key_channels, self._here)
+        self._pubsub.subscribe(*self._channels, self._here)
         self._heard = self._pinged = time.monotonic()
 
     def _next(self, seconds: float) -> str | None:
@@ -102,3 +104,28 @@ class Subscription:
         if now - self._pinged >= PING_EVERY and self._pubsub is not None:
             self._pinged = now
             self._pubsub.ping()
+
+
+def other_prefixes(ledger: Ledger, gpu: str) -> list[str]:
+    """Under which other key prefixes living workers consume this GPU's queue; none where the server does not tell.
+
+    Two ledgers know nothing of one another: each would give the GPU away, and each one's worker take the other's
+    messages.
+    """
+    name = _consumed(ledger, gpu)
+    pattern = "*" + re.sub(r"([*?\[\]\\])", r"\\\1", name)
+    with in_our_words("other_prefixes"):
+        try:
+            channels = ledger.client.pubsub_channels(pattern)
+        except redis.exceptions.ResponseError:  # an ACL without +pubsub
+            return []
+    return sorted({str(channel).removesuffix(name) for channel in channels} - {ledger.keys.prefix})
+
+
+def _consumed(ledger: Ledger, gpu: str) -> str:
+    """The channel of a GPU's queue, but for the key prefix."""
+    return f"queue:{_database(ledger.client)}:{ledger.route}{gpu}"
+
+
+def _database(client: Any) -> int:
+    return int(client.connection_pool.connection_kwargs.get("db") or 0)

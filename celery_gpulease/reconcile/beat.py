@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from typing import Any
 
+from celery import Task
+
+from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.installed import installation
 from celery_gpulease.model import RECONCILE_TASK
 from celery_gpulease.reconcile.corrections import BUDGET, reconcile
+
+#: Not Celery's: an app is finalized before Celery sets its loggers up, which would swallow what they are told.
+logger = logging.getLogger(__name__)
 
 
 def reconcile_now(app: Any) -> list[str]:
@@ -22,12 +29,16 @@ def add_to_schedule(app: Any) -> None:
     Its message is never queued: the seam turns it into a wake-up of one worker (sending/holding.py).
     """
 
-    @app.task(name=RECONCILE_TASK, ignore_result=True, shared=False)
+    @app.task(base=Task, name=RECONCILE_TASK, ignore_result=True, shared=False)  # none of the project's own
     def reconcile_task() -> list[str]:
         return reconcile_now(app)
 
     def schedule(sender: Any, **_: Any) -> None:
-        interval = installation(app).settings.reconcile_interval
+        try:
+            interval = installation(app).settings.reconcile_interval
+        except ConfigurationError as error:  # a sender, or a worker with --gpu, is refused when it comes to that
+            logger.error("GPU tasks cannot be held: %s", error)  # noqa: TRY400  the message says it all
+            return
         sender.add_periodic_task(interval, sender.signature(RECONCILE_TASK), name=RECONCILE_TASK)
 
     app.on_after_finalize.connect(schedule, weak=False)

@@ -1,4 +1,4 @@
-"""The rules for one GPU: what is found → what is done. Each is small; the ledger's scripts decide."""
+"""The rules for one GPU: what is found → what is done. The scripts decide; what they decline is not said."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from celery_gpulease.reconcile.correction import Correction, isolated
 from celery_gpulease.reconcile.evidence import gather
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from celery_gpulease.ledger import Ledger
     from celery_gpulease.reconcile.evidence import Evidence
@@ -34,7 +34,7 @@ def correct_gpu(ledger: Ledger, gpu: str, *, change: bool) -> Iterator[Correctio
     yield from correct_keys(ledger, gpu, change=change)
     seen = gather(ledger, gpu)
     for rule in (_job_without_lease, _idle_holder, _not_started, _lapsed_lease, _missed_event, _index_out_of_step):
-        if one := rule(ledger, seen, change):
+        if one := rule(ledger, seen, change=change):
             yield one
             seen = gather(ledger, gpu) if change else seen
 
@@ -55,60 +55,54 @@ def correct_keys(ledger: Ledger, gpu: str, found_in: str = "", *, change: bool) 
         yield Correction("GPU out of step", words, gpu)
 
 
-def _job_without_lease(ledger: Ledger, seen: Evidence, change: bool) -> Correction | None:  # noqa: FBT001
+def _job_without_lease(ledger: Ledger, seen: Evidence, *, change: bool) -> Correction | None:
     if seen.claim is None or seen.claim_state != "started" or seen.lease is not None or not seen.runs_its_claim:
         return None
-    correction = Correction("job without lease", "it runs, and takes its lease back", seen.gpu, seen.claim.ticket)
-    return _done(ledger.renew, seen.claim, change, correction)
+    if change and ledger.renew(seen.claim) != "regained":
+        return None
+    return Correction("job without lease", "it runs, and takes its lease back", seen.gpu, seen.claim.ticket)
 
 
-def _idle_holder(ledger: Ledger, seen: Evidence, change: bool) -> Correction | None:  # noqa: FBT001
+def _idle_holder(ledger: Ledger, seen: Evidence, *, change: bool) -> Correction | None:
     if seen.claim is None or not seen.is_idle:
         return None
     holds = seen.claim_state == "tail" or (seen.claim_state == "started" and seen.lease == seen.claim.token)
     if not holds:
         return None
+    if change and ledger.requeue(seen.claim, "idle holder", counted=True) == "stale":
+        return None
     detail = f"it was {seen.claim_state}, and its worker runs and holds nothing"
-    correction = Correction("idle holder", detail, seen.gpu, seen.claim.ticket)
-    return _done(lambda claim: ledger.requeue(claim, "idle holder", counted=True), seen.claim, change, correction)
+    return Correction("idle holder", detail, seen.gpu, seen.claim.ticket)
 
 
-def _not_started(ledger: Ledger, seen: Evidence, change: bool) -> Correction | None:  # noqa: FBT001
+def _not_started(ledger: Ledger, seen: Evidence, *, change: bool) -> Correction | None:
     if seen.claim is None or seen.claim_state != "claimed" or not seen.is_lapsed:
         return None
-    correction = Correction("not started", "it was routed, and not started in time", seen.gpu, seen.claim.ticket)
-    return _reaped(ledger, change, correction)
+    if change and ledger.reap(seen.gpu) != "reaped":
+        return None
+    return Correction("not started", "it was routed, and not started in time", seen.gpu, seen.claim.ticket)
 
 
-def _lapsed_lease(ledger: Ledger, seen: Evidence, change: bool) -> Correction | None:  # noqa: FBT001
+def _lapsed_lease(ledger: Ledger, seen: Evidence, *, change: bool) -> Correction | None:
     if seen.claim is None or seen.claim_state == "claimed" or not seen.is_lapsed or seen.runs_its_claim:
         return None
-    correction = Correction("lapsed lease", f"it was {seen.claim_state}", seen.gpu, seen.claim.ticket)
-    return _reaped(ledger, change, correction)
+    if change and ledger.reap(seen.gpu) != "reaped":
+        return None
+    return Correction("lapsed lease", f"it was {seen.claim_state}", seen.gpu, seen.claim.ticket)
 
 
-def _index_out_of_step(ledger: Ledger, seen: Evidence, change: bool) -> Correction | None:  # noqa: FBT001
+def _index_out_of_step(ledger: Ledger, seen: Evidence, *, change: bool) -> Correction | None:
     if not seen.is_astray or seen.is_forgotten:  # a claim puts the index right
         return None
+    if change:
+        ledger.inspect(seen.gpu, change=True)
     if seen.is_alive:
         state = "free" if seen.is_claimable else "not free"
-        correction = Correction("index out of step", f"the GPU is {state}", seen.gpu)
-    else:
-        correction = Correction("offline", "its worker is gone, and it was known as free", seen.gpu)
-    return _done(lambda gpu: ledger.inspect(gpu, change=True), seen.gpu, change, correction)
+        return Correction("index out of step", f"the GPU is {state}", seen.gpu)
+    return Correction("offline", "its worker is gone, and it was known as free", seen.gpu)
 
 
-def _missed_event(ledger: Ledger, seen: Evidence, change: bool) -> Correction | None:  # noqa: FBT001
-    if not seen.is_forgotten:
+def _missed_event(ledger: Ledger, seen: Evidence, *, change: bool) -> Correction | None:
+    if not seen.is_forgotten or (change and ledger.dispatch(seen.gpu) != "claimed"):
         return None
-    return _done(ledger.dispatch, seen.gpu, change, Correction("missed event", "free, and somebody waits", seen.gpu))
-
-
-def _reaped(ledger: Ledger, change: bool, correction: Correction) -> Correction | None:  # noqa: FBT001
-    return correction if not change or ledger.reap(correction.gpu) == "reaped" else None
-
-
-def _done(act: Callable[..., object], what: object, change: bool, correction: Correction) -> Correction:  # noqa: FBT001
-    if change:
-        act(what)
-    return correction
+    return Correction("missed event", "free, and somebody waits", seen.gpu)

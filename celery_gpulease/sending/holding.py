@@ -11,13 +11,13 @@ import base64
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from celery.app.amqp import AMQP
 from celery.exceptions import Ignore
 from celery.utils.time import maybe_iso8601, maybe_make_aware
-from kombu import Exchange, Queue
 from kombu.compression import compress
+from kombu.entity import maybe_delivery_mode
 from kombu.serialization import dumps as dump_body
 from kombu.utils.encoding import str_to_bytes
 from kombu.utils.functional import retry_over_time
@@ -28,6 +28,7 @@ from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.model import HEADER, PRIORITIES, RECONCILE_TASK, Held
 from celery_gpulease.sending.destination import destination
+from celery_gpulease.sending.routes import HoldingRouter, shown_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,14 +48,23 @@ _NO_PROPERTIES: Final = frozenset(
 )
 
 
+class HoldingAMQP(AMQP):
+    """Celery's AMQP, with a sender that holds GPU tasks."""
+
+    def _create_task_sender(self) -> Callable[..., Any]:
+        return _sender(self.app, super()._create_task_sender())
+
+    def Router(self, *args: Any, **options: Any) -> HoldingRouter:  # noqa: N802
+        """The router of sent tasks."""
+        return HoldingRouter(super().Router(*args, **options))
+
+
 def holding(amqp_class: type) -> type:
-    """The app's AMQP class, with a sender that holds GPU tasks."""
+    """The app's AMQP class, Celery's or the user's own, with a sender that holds GPU tasks.
 
-    class HoldingAMQP(amqp_class):
-        def _create_task_sender(self) -> Callable[..., Any]:
-            return _sender(self.app, super()._create_task_sender())
-
-    return HoldingAMQP
+    Over Celery's own it is a class that an app can be pickled with.
+    """
+    return HoldingAMQP if amqp_class is AMQP else type("HoldingAMQP", (HoldingAMQP, amqp_class), {})
 
 
 def _sender(app: Any, send: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,7 +75,7 @@ def _sender(app: Any, send: Callable[..., Any]) -> Callable[..., Any]:
         if where is None:
             return send(producer, name, message, **options)
         holder = HoldingProducer(producer, installation(app), name, where)
-        return send(holder, name, message, queue=_shown_queue(where.pool), **options)
+        return send(holder, name, message, queue=shown_queue(where.pool), **options)
 
     return send_task_message
 
@@ -77,12 +87,6 @@ def wake_reconciler(installed: Installation) -> None:
     """
     if not installed.ledger.wake("reconcile"):
         installed.reconcile()
-
-
-@cache
-def _shown_queue(pool: str) -> Queue:
-    """What signals and events of sending show as the queue; it is never declared."""
-    return Queue(f"gpu.pool.{pool}", Exchange(""), routing_key=f"gpu.pool.{pool}")
 
 
 class HoldingProducer:
@@ -134,7 +138,7 @@ class HoldingProducer:
         if compression:
             data, headers["compression"] = compress(data, compression)
         properties = {name: value for name, value in options.items() if name not in _NO_PROPERTIES}
-        properties["delivery_mode"] = 2 if delivery_mode in (None, "persistent") else delivery_mode
+        properties["delivery_mode"] = maybe_delivery_mode(delivery_mode)
         properties["priority"] = priority or 0
         message = Finished(data, content_type, encoding, headers, properties)
         return held(self._installed.app, self._name, message, self._where, self._ticket)

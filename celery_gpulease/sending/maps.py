@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from celery_gpulease.sending.task import LeasedTask
+from celery_gpulease.sending.task import GPUTask, LeasedTask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,14 @@ def called_by(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str 
     return signature.get("task") if isinstance(signature, Mapping) else None
 
 
-def road_of(request: Any) -> Any:
-    """The task whose road a request takes: its own, or the one that it calls."""
-    called = called_by(request.task.name, request.args, request.kwargs)
-    return request.app.tasks.get(called, request.task)
+def road_of(name: str, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The names of the tasks whose road a message takes: its own, and before it that of the task that it calls."""
+    called = called_by(name, args or (), kwargs or {})
+    return (name,) if called is None else (called, name)
+
+
+def gpu_task_of(request: Any) -> GPUTask | None:
+    """The GPU task that a request runs, or calls; None where it does neither."""
+    road = road_of(request.task.name, request.args, request.kwargs)
+    tasks = (request.app.tasks.get(name) for name in road)
+    return next((task for task in tasks if isinstance(task, GPUTask)), None)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import Task
 from celery.exceptions import Ignore
+from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
@@ -16,9 +17,34 @@ from celery_gpulease.installed import installation
 from celery_gpulease.model import DEFAULT_POOL, check_pool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_gpulease.model import GPU
 
 logger = get_logger(__name__)
+
+
+def _guarded(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A task's `__call__`, in which a run that was lost meanwhile ends in Ignore, so that nothing of it is stored."""
+
+    def guarded(self: LeasedTask, *args: Any, **kwargs: Any) -> Any:
+        run = self._run()
+        if run is None or run.is_guarded:
+            return call(self, *args, **kwargs)
+        run.is_guarded = True
+        self._refuse_to_begin_late(run)
+        self._refuse_what_has_ended(run)
+        try:
+            result = call(self, *args, **kwargs)
+        except Exception:
+            self._drop_if_lost(run)
+            raise
+        self._drop_if_lost(run)
+        return result
+
+    guarded.guards = call  # type: ignore[attr-defined]
+    guarded.__doc__ = call.__doc__  # `functools.wraps` would show Task.add_around the way past us
+    return guarded
 
 
 class LeasedTask(Task):
@@ -29,7 +55,7 @@ class LeasedTask(Task):
     """
 
     abstract = True
-    Request = "celery_gpulease.sending.stray:StrayRequest"
+    Request: str | type = "celery_gpulease.sending.stray:StrayRequest"
 
     def apply_async(self, *args: Any, **options: Any) -> Any:
         """Sends the task, as Celery does; besides its options takes `pool` and `gpu`.
@@ -49,37 +75,33 @@ class LeasedTask(Task):
                 raise
             raise LedgerUnavailable(str(error)) from error
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the body; a run that was lost meanwhile ends in Ignore, so that nothing of it is stored."""
-        if self.request.called_directly:
-            return super().__call__(*args, **kwargs)
-        # not super(): outside a worker Task.__call__ would push an empty request (celery/app/task.py)
-        self._refuse_to_begin_late()
-        self._refuse_what_has_ended()
-        try:
-            result = self.run(*args, **kwargs)
-        except Exception:
-            self._drop_if_lost()
-            raise
-        self._drop_if_lost()
-        return result
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Guards a `__call__` of the user's own, whether it calls ours or not."""
+        super().__init_subclass__(**options)
+        if not hasattr(cls.__call__, "guards"):
+            cls.__call__ = _guarded(cls.__call__)  # type: ignore[method-assign]
 
-    def _refuse_to_begin_late(self) -> None:
+    @_guarded
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the body, or the `__call__` of a class that stands beside this one."""
+        beside = super().__call__
+        # in a run not Task's: outside a worker it would push an empty request (celery/app/task.py)
+        is_run = beside.__func__ is Task.__call__ and not self.request.called_directly
+        return self.run(*args, **kwargs) if is_run else beside(*args, **kwargs)
+
+    def _refuse_to_begin_late(self, run: leases.Run) -> None:
         """A run that began too late: main has given it up, and it goes on elsewhere."""
-        run = self._run()
-        if run and run.must_not_begin():
+        if run.must_not_begin():
             self._ignore("it began after it was given up: its task runs, or will run, elsewhere")
 
-    def _refuse_what_has_ended(self) -> None:
+    def _refuse_what_has_ended(self, run: leases.Run) -> None:
         """An earlier run stored its end, and its worker died before the lease was released."""
-        run = self._run()
-        if run and run.stored:
+        if run.stored:
             repeat_end(self.backend, run.stored, self.request)
             self._ignore(f"an earlier run has stored its end: {run.stored['status']}")
 
-    def _drop_if_lost(self) -> None:
-        run = self._run()
-        if run and run.must_be_dropped():
+    def _drop_if_lost(self, run: leases.Run) -> None:
+        if run.must_be_dropped():
             self._ignore("it was lost: its task runs, or will run, elsewhere")
 
     def _ignore(self, why: str) -> NoReturn:
@@ -89,7 +111,7 @@ class LeasedTask(Task):
         raise Ignore(message)
 
     def _run(self) -> leases.Run | None:
-        """Where it is called as a function it has none, but for a map, whose run is its calls' run."""
+        """Called as a function it has none, but where a map calls it: then the map's."""
         request = self.request
         if request.called_directly:
             return leases.calling(self.name)
@@ -128,3 +150,15 @@ class GPUTask(LeasedTask):
         """
         super().on_bound(app)
         check_pool(cls.pool)
+
+    def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        """As each task of a Django project has it: `delay`, once the transaction is committed."""
+        self._djangos().delay_on_commit(self, *args, **kwargs)
+
+    def apply_async_on_commit(self, *args: Any, **options: Any) -> None:
+        """The same of `apply_async`."""
+        self._djangos().apply_async_on_commit(self, *args, **options)
+
+    @staticmethod
+    def _djangos() -> Any:
+        return symbol_by_name("celery.contrib.django.task:DjangoTask")

@@ -36,9 +36,10 @@ from celery_gpulease.worker.companion import Companion
 from celery_gpulease.worker.consumer import gpu_consumer
 from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.heartbeat import Heartbeat, settle
-from celery_gpulease.worker.options import banner, ineffective_options, parse_pools
+from celery_gpulease.worker.options import banner, ineffective_options, ineffective_settings, parse_pools
 from celery_gpulease.worker.pools import InMainPool
 from celery_gpulease.worker.processes import child_pids, is_certainly_alive, is_certainly_dead, is_gone
+from celery_gpulease.worker.refusals import refuse_options, refuse_other_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,6 +87,7 @@ class GPUStep(bootsteps.StartStopStep):
             installed = installation(worker.app)
             device = devices.find_device(str(self._gpu), installed.settings.host)
             self.gpu_worker = GPUWorker(installed.ledger, device, parse_pools(self._gpu_pools), worker.hostname)
+            refuse_other_prefix(installed.ledger, device)
             self._flags_trouble = switch_on(installed.ledger)
             join(self.gpu_worker)
         except GPULeaseError as error:
@@ -135,6 +137,8 @@ class GPUStep(bootsteps.StartStopStep):
     def _serve(self) -> None:
         """The worker consumes: only now may its GPU be claimed, since Celery's start takes a second or more."""
         if self._listener.ident is None:  # later calls come after a loss of the broker
+            if self._companion:
+                self._companion.wait_until_ready()
             self._listener.start()
 
     def close(self, _worker: Any) -> None:
@@ -234,7 +238,7 @@ class GPUStep(bootsteps.StartStopStep):
             warn_of_server(self._flags_trouble)
         if trouble := eviction_trouble(self.gpu_worker.ledger):
             warn_of_server(trouble)
-        for flag in ineffective_options():
+        for flag in ineffective_options() + ineffective_settings(worker.app.conf):
             logger.warning("%s has no effect with --gpu: one task at a time, from the queue of this GPU", flag)
         if isinstance(worker.pool, InMainPool):
             logger.warning(
@@ -248,31 +252,6 @@ def warn_of_server(trouble: str) -> None:
     """Says what the server does, which the reconciler then need not say too."""
     logger.warning(trouble)
     has_said(trouble)
-
-
-def refuse_options(worker: Any, gpu: str | None, options: dict[str, Any]) -> None:
-    """Refuses what a GPU's worker cannot do.
-
-    Raises:
-        ConfigurationError: The pool is a green one, forks are not used, or it would scale.
-    """
-    if gpu is None:
-        message = "--gpu-pools says what a GPU serves: name the GPU too, such as --gpu 0"
-        raise ConfigurationError(message)
-    pool = worker.pool_cls.__module__
-    for green in ("gevent", "eventlet"):
-        if green in pool:
-            message = (
-                f"-P {green} cannot serve a GPU: its greenlets share one process, in which a computing task stops the "
-                "heartbeat and no task can be stopped; leave -P out, prefork is the default"
-            )
-            raise ConfigurationError(message)
-    if options.get("autoscale"):
-        message = "--autoscale has no meaning with --gpu: a GPU does one task at a time; leave it out"
-        raise ConfigurationError(message)
-    if getattr(worker, "pool_start_method", "fork") == "spawn":
-        message = "--pool-start-method spawn cannot serve a GPU: main and child share memory; use fork, the default"
-        raise ConfigurationError(message)
 
 
 def join(gpu_worker: GPUWorker) -> None:

@@ -17,6 +17,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from base64 import b64encode
 from contextlib import suppress
@@ -42,6 +43,8 @@ PROGRAM: Final = (
 MAINS_SIGNALS: Final = {signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP}
 #: Seconds that it gets for what it is at, when it is to end.
 LONGEST_END: Final = 3.0
+#: Seconds that its worker waits for it at the start.
+LONGEST_START: Final = 30.0
 
 
 class Companion(Loop):
@@ -56,12 +59,23 @@ class Companion(Loop):
         gpu_worker.companion = self
         self._gpu_worker = gpu_worker
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_ready = threading.Event()
+
+    def wait_until_ready(self) -> None:
+        """Waits until the process can beat: before that a task may hold the GIL for longer than the lease lasts."""
+        if not self._is_ready.wait(LONGEST_START):
+            logger.warning(
+                "The process that beats beside main is not ready after %g s: until it is, a task that holds "
+                "the GIL may lose its lease",
+                LONGEST_START,
+            )
 
     def turn(self) -> float:
         """One life of the process."""
         introduction = self._introduction()
         if introduction is None:
             self._is_over = True
+            self._is_ready.set()
             return 0.0
         began = time.monotonic()
         with _started() as process:  # whose end closes the pipe, and waits
@@ -70,6 +84,8 @@ class Companion(Loop):
             self._process = process
             self._tell_all()
             if not self._is_over:
+                if _answers_of(process).read(1):
+                    self._is_ready.set()
                 process.wait()
         if not self._is_over:
             code = process.returncode
@@ -137,7 +153,7 @@ def _started() -> subprocess.Popen[bytes]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, MAINS_SIGNALS)
     try:
         command = (sys.executable, "-c", PROGRAM, *filter(None, sys.path))
-        return subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -145,3 +161,8 @@ def _started() -> subprocess.Popen[bytes]:
 def _pipe_of(process: subprocess.Popen[bytes]) -> IO[bytes]:
     assert process.stdin is not None  # noqa: S101
     return process.stdin
+
+
+def _answers_of(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    assert process.stdout is not None  # noqa: S101
+    return process.stdout

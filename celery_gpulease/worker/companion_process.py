@@ -112,6 +112,7 @@ def main() -> None:
     if lines:
         told = pickle.loads(base64.b64decode(lines.pop(0)))  # noqa: S301  # our own main wrote it, nobody else can
         beats = Beats(Ledger(told["settings"], told["queue_prefix"]), told["gpu"], told["presence"])
+        os.write(sys.stdout.fileno(), b"\n")  # ready
         keep_beating(beats, pipe, told["main"], lines)
 
 

@@ -75,6 +75,11 @@ def ineffective_options() -> list[str]:
     return [flag for name, flag in names.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
 
 
+def ineffective_settings(conf: Any) -> list[str]:
+    """Those of Celery's settings that ask for more queues than a GPU's own."""
+    return ["worker_direct"] if conf.worker_direct else []
+
+
 def banner(device: Device, pools: tuple[str, ...]) -> str:
     """What the worker says when it serves."""
     return f"Serving GPU {device.id} (index {device.index}) for the pools {', '.join(pools)}"

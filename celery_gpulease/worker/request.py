@@ -18,9 +18,9 @@ from celery.worker.request import Request
 from celery.worker.state import task_ready
 from kombu.utils.encoding import safe_repr
 
-from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 from celery_gpulease.model import AGAIN, HEADER, Claim
-from celery_gpulease.sending.maps import road_of
+from celery_gpulease.sending.maps import gpu_task_of
 from celery_gpulease.sending.stray import StrayRequest, hold_again
 from celery_gpulease.worker.gpu_worker import REJECTED
 from celery_gpulease.worker.pools import InMainPool
@@ -43,7 +43,7 @@ def gpu_request(base: type, gpu_worker: GPUWorker, pool: Any) -> type:
     """The request class of a task on a GPU's worker, over Celery's or the user's own (`Task.Request`)."""
     if issubclass(base, GPURequest):  # the consumer restarts, and asks again
         return base
-    under = Request if base is StrayRequest else base
+    under = base.own if issubclass(base, StrayRequest) else base
     return type("GPURequest", (GPURequest, under), {"gpu_worker": gpu_worker, "pool": pool})
 
 
@@ -78,6 +78,8 @@ class GPURequest(Request):
         self.claim, self.nonce = Claim.from_header(header), uuid.uuid4().hex
         if self.claim is not None:
             self._request_dict["eta"] = header.get("eta")  # the ledger has waited; the task still sees it
+        else:
+            self._eta = None  # it came past the ledger, which waits, not this worker
 
     # before it runs
 
@@ -116,6 +118,8 @@ class GPURequest(Request):
             self._is_started = self._ask_to_start(self.claim)
         except LedgerUnavailable as error:
             self._give_up_start(error)
+        except ConfigurationError:  # what came past the ledger makes no sense there
+            self.on_failure(ExceptionInfo())
         return self._is_started
 
     def _ask_to_start(self, claim: Claim) -> bool:
@@ -255,7 +259,7 @@ class GPURequest(Request):
 
     def _acks_late(self) -> bool:
         """May its task run again? For a map its calls' task decides."""
-        return bool(road_of(self).acks_late)
+        return bool((gpu_task_of(self) or self.task).acks_late)
 
     def _end(self, why: str | None = None, *, counted: bool = True, pid: int | None = None) -> None:
         if self.claim is not None:

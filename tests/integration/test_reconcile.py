@@ -14,8 +14,9 @@ from celery_gpulease.ledger import walk as walking
 from celery_gpulease.ledger.checks import inconsistencies
 from celery_gpulease.ledger.notifications import FLAGS, eviction_trouble, switch_on
 from celery_gpulease.model import Claim
-from celery_gpulease.reconcile import corrections
+from celery_gpulease.reconcile import corrections, gpus
 from celery_gpulease.reconcile.corrections import reconcile
+from celery_gpulease.reconcile.evidence import gather
 from celery_gpulease.settings import Settings
 from tests.integration.ledger.world import World
 
@@ -169,6 +170,21 @@ def test_an_idle_holder_that_goes_on_all_the_same_is_told_that_it_is_lost(world,
     world.drained()
     found(world, caplog, "idle holder")
     assert world.ledger.renew(run) == "lost"
+
+
+def test_what_its_worker_does_meanwhile_is_no_correction_of_ours(world, worker, run):
+    """The reconciler has looked, and its order comes too late."""
+    world.delete_lease()
+    robbed = gather(world.ledger, GPU)
+    assert gpus._job_without_lease(world.ledger, robbed, change=False)
+    world.ledger.renew(run)
+    assert gpus._job_without_lease(world.ledger, robbed, change=True) is None
+    began_long_ago(world)
+    worker.report()
+    idle = gather(world.ledger, GPU)
+    assert gpus._idle_holder(world.ledger, idle, change=False)
+    world.ledger.release(run)
+    assert gpus._idle_holder(world.ledger, idle, change=True) is None
 
 
 def test_a_tail_that_its_worker_has_forgotten(world, worker, run, caplog):

@@ -3,12 +3,14 @@
 import os
 
 import pytest
-from celery import Celery
+from celery import Celery, Task
 from celery.app.trace import build_tracer
+from celery.exceptions import Ignore
 
 from celery_gpulease import GPULease, GPUTask, lease
 from celery_gpulease.lease import Board
 from celery_gpulease.model import GPU, Claim
+from celery_gpulease.settings import Settings
 
 
 def test_the_child_sees_what_the_heartbeat_wrote_after_the_fork():
@@ -87,3 +89,61 @@ def test_a_run_that_main_gave_up_before_it_began_never_runs_and_a_robbed_one_doe
     trace("one", (), {}, {"id": "one", "is_eager": False, "called_directly": False})
     lease.end()
     assert ran == ([fence] if runs else [])
+
+
+class Elsewhere:
+    """A ledger that says of every run that its task runs elsewhere."""
+
+    settings = Settings()
+
+    def is_elsewhere(self, claim):
+        return True
+
+
+class Own(GPUTask):
+    """A base of a user's own, as Celery's guide has it: without super."""
+
+    abstract = True
+
+    def __call__(self, *args, **kwargs):
+        return ("own", self.run(*args, **kwargs))
+
+
+class Around:
+    def __call__(self, *args, **kwargs):
+        return ("around", super().__call__(*args, **kwargs))
+
+
+class Beside(Task):
+    abstract = True
+
+    def __call__(self, *args, **kwargs):
+        return ("beside", super().__call__(*args, **kwargs))
+
+
+BASES = {
+    "own": Own,
+    "around": type("AroundTask", (Around, GPUTask), {"abstract": True}),
+    "beside": type("BesideTask", (GPUTask, Beside), {"abstract": True}),
+}
+
+
+@pytest.mark.parametrize(("word", "base"), BASES.items(), ids=BASES)
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_lost_run_stores_nothing_whatever_call_its_task_has(word, base, is_lost, monkeypatch):
+    app = Celery("own", broker="redis://nowhere.invalid", set_as_current=False)
+    task = app.task(base=base, name="own.task", shared=False)(identity)
+    claim = Claim("ticket", "n:0", "token", 1_000_000 + len(word), 1)
+    monkeypatch.setattr(lease, "board", Board())
+    monkeypatch.setattr(lease, "_current", lease.Run("id", GPU("n:0", 0), lease.Lease(Elsewhere(), claim)))
+    task.push_request(id="id", called_directly=False, is_eager=False)
+    assert task(1) == (word, 1)
+    lease.current("id").is_guarded = False
+    if is_lost:
+        lease.board.write_lost(claim.fence)
+        with pytest.raises(Ignore, match="stores nothing"):
+            task(1)
+
+
+def identity(x):
+    return x

@@ -72,6 +72,21 @@ def test_djangos_namespace_works():
         read_settings(app.conf, {})
 
 
+@pytest.mark.parametrize("key", ["GPULEASE_LEASE_TTL", "CELERY_GPULEASE_LEASE_TTL"])
+def test_a_setting_that_celery_would_not_read_is_refused_with_its_right_spelling(key):
+    app = Celery("x", broker="redis://one")
+    app.config_from_object({"broker_url": "redis://one", key: 7})
+    with pytest.raises(ConfigurationError, match=f"{key} is not read.*write gpulease_lease_ttl"):
+        read_settings(app.conf, {})
+
+
+def test_a_setting_outside_djangos_namespace_is_refused_with_its_right_spelling():
+    app = Celery("x", broker="redis://one")
+    app.config_from_object(type("Conf", (), {"GPULEASE_LEASE_TTL": 7}), namespace="CELERY")
+    with pytest.raises(ConfigurationError, match=r"GPULEASE_LEASE_TTL is not read.*write CELERY_GPULEASE_LEASE_TTL"):
+        read_settings(app.conf, {})
+
+
 def test_the_environment_names_the_host_before_the_setting():
     assert settings_of(host="a").host == "a"
     assert settings_of(host="a", environ={"GPULEASE_HOST": "b"}).host == "b"

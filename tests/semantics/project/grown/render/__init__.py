@@ -1,0 +1,1 @@
+"""Heavy tasks."""
