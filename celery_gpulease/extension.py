@@ -9,6 +9,7 @@ from celery.utils.imports import symbol_by_name
 from celery_gpulease.installed import install, installation
 from celery_gpulease.reconcile.beat import add_to_schedule, reconcile_now
 from celery_gpulease.sending.holding import holding
+from celery_gpulease.sending.maps import lease_maps
 from celery_gpulease.worker.options import add_options
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class GPULease:
             return
         app.amqp_cls = holding(symbol_by_name(app.amqp_cls))
         app.__dict__.pop("amqp", None)  # one that was cached before would send past us
+        lease_maps(app)
         add_options(app)
         app.steps["worker"].add("celery_gpulease.worker.bootsteps:GPUStep")  # by name: a producer needs none of it
         app.steps["consumer"].add("celery_gpulease.sending.stray:StrayStep")

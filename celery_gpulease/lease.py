@@ -150,11 +150,21 @@ class Lease:
 class Run:
     """The run of a task in this process: one at a time, since a GPU does one at a time.
 
-    `stored` is the end that an earlier run has stored already; `is_guarded`, that the task's `__call__` has begun.
+    Attributes:
+        stored: The end that an earlier run has stored already.
+        called: The name of the task that it calls as a function, where it is that of a map.
+        is_guarded: The task's `__call__` has begun.
     """
 
-    def __init__(self, task_id: str, gpu: GPU, lease: Lease, stored: dict[str, Any] | None = None) -> None:
-        self.task_id, self.gpu, self.lease, self.stored = task_id, gpu, lease, stored
+    def __init__(
+        self,
+        task_id: str,
+        gpu: GPU,
+        lease: Lease,
+        stored: dict[str, Any] | None = None,
+        called: str | None = None,
+    ) -> None:
+        self.task_id, self.gpu, self.lease, self.stored, self.called = task_id, gpu, lease, stored, called
         self.is_guarded = False
 
     @property
@@ -198,6 +208,11 @@ def end() -> Run | None:
 def current(task_id: str | None) -> Run | None:
     """The run of this task id, when this process runs it."""
     return _current if _current is not None and _current.task_id == task_id else None
+
+
+def calling(name: str) -> Run | None:
+    """The run of a map that calls this task, when this process runs it."""
+    return _current if _current is not None and _current.called == name else None
 
 
 def no_lease() -> Lease:

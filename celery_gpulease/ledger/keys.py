@@ -12,9 +12,10 @@ fence:<gpu>          integer  grows with every claim of this GPU: max(last + 1, 
 deadlines            zset     gpu by its lease's deadline, or its tail's: by then its heartbeat must have come
 ticket:<id>          hash     one holding of one task: task_id, task, pool, pin, priority, score, eta_ms, expires_ms,
                               held_ms, state, deliveries, returns, gpu, token, why, attempts, superseded; from START:
-                              nonce, acks_late, limit, stores_result, runs, first_run_ms (how many, and since when,
-                              but for those that asked for another), last_run (the token that started last; only
-                              that run may come back after it was reaped), holder (the instance that started it)
+                              nonce, acks_late, limit, stores_result, runs (how many), disowned (how many of them,
+                              since the last asked for another: no end of these counts), first_run_ms (when the first
+                              after them began), last_run (the token that started last; only that run may come back
+                              after it was reaped), holder (the instance that started it)
 message:<id>         string   the ticket's message, ready to send but for two holes. Apart from the ticket, whose hash
                               stays small enough for Redis' compact encoding
 returned:<id>        set      the GPUs on which the ticket was claimed and not started

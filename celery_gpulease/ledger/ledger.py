@@ -56,9 +56,9 @@ class Ledger(Orders):
             stores_result: Does its result go to the backend?
 
         Returns:
-            'run', or 'again' where an earlier run may have stored its end; 'twice' (another request has it), 'stale'
-            (the claim is over), 'foreign' (a stranger took the GPU, the ticket is back in line) or 'unknown' (there is
-            no such ticket): the message is dropped.
+            'run'; 'rerun' where it has run before, or 'again' where that run may have stored its end. Else the message
+            is dropped: 'twice' (another request has it), 'stale' (the claim is over), 'foreign' (a stranger took the
+            GPU, the ticket is back in line) or 'unknown' (there is no such ticket).
         """
         answer = self._call(
             "start",

@@ -7,6 +7,7 @@ from typing import Any
 
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.model import DEFAULT_POOL, HEADER, check_gpu, check_pool
+from celery_gpulease.sending.maps import road_of
 from celery_gpulease.sending.router import ROUTED_POOL
 from celery_gpulease.sending.task import GPUTask
 
@@ -19,18 +20,25 @@ class Destination:
     pin: str
 
 
-def destination(app: Any, name: str, headers: dict[str, Any], options: dict[str, Any]) -> Destination | None:
+def destination(app: Any, name: str, message: Any, options: dict[str, Any]) -> Destination | None:
     """Finds out where a message goes and takes our options out of it; None for what is no GPU task.
+
+    Args:
+        app: The sender's.
+        name: Of the task.
+        message: As Celery's `create_task_message` has made it.
+        options: Of sending.
 
     Raises:
         ConfigurationError: A pool's or a GPU's name is none, or the task that is given one is no GPU task.
     """
-    is_gpu_task = goes_to_a_gpu(app, name, headers, options)
+    road, headers = road_of(name, *_arguments(message.body)), message.headers
+    is_gpu_task = goes_to_a_gpu(app, road, headers, options)
     routed, asked_pool, asked_pin = (options.pop(one, None) for one in (ROUTED_POOL, "pool", "gpu"))
     if not is_gpu_task:
-        _refuse_options(name, pool=asked_pool, gpu=asked_pin)
+        _refuse_options(road[0], pool=asked_pool, gpu=asked_pin)
         return None
-    header, task = _header(headers, options) or {}, registered(app, name)
+    header, task = _header(headers, options) or {}, registered(app, road[0])
     pool = asked_pool if asked_pool is not None else header.get("pool") or routed or getattr(task, "pool", DEFAULT_POOL)
     pin = asked_pin if asked_pin is not None else header.get("pin")
     for ignored in ("queue", "exchange", "routing_key", "exchange_type"):
@@ -38,16 +46,16 @@ def destination(app: Any, name: str, headers: dict[str, Any], options: dict[str,
     return Destination(check_pool(pool), "" if pin is None else check_gpu(pin))
 
 
-def goes_to_a_gpu(app: Any, name: str, headers: dict[str, Any], options: dict[str, Any]) -> bool:
-    """Is it a GPU task?
+def goes_to_a_gpu(app: Any, road: tuple[str, ...], headers: dict[str, Any], options: dict[str, Any]) -> bool:
+    """Is it a GPU task, or a map of one?
 
     It is known by its class, or by our header (a retry keeps it), never by the queue that it names; where the sender
     does not know its class, by a router or an option that names a pool or a GPU.
     """
-    task = registered(app, name)
-    if isinstance(task, GPUTask) or _header(headers, options) is not None:
+    tasks = [registered(app, name) for name in road]
+    if any(isinstance(task, GPUTask) for task in tasks) or _header(headers, options) is not None:
         return True
-    return task is None and any(options.get(one) is not None for one in (ROUTED_POOL, "pool", "gpu"))
+    return tasks[0] is None and any(options.get(one) is not None for one in (ROUTED_POOL, "pool", "gpu"))
 
 
 def registered(app: Any, name: str) -> Any:
@@ -57,6 +65,10 @@ def registered(app: Any, name: str) -> Any:
     """
     tasks = app.tasks if app.finalized or app.autofinalize else app._tasks  # noqa: SLF001
     return tasks.get(name)
+
+
+def _arguments(body: Any) -> tuple[Any, Any]:
+    return body[:2] if isinstance(body, tuple) else (body["args"], body["kwargs"])  # protocol 2, protocol 1
 
 
 def _header(headers: dict[str, Any], options: dict[str, Any]) -> dict[str, Any] | None:

@@ -76,7 +76,7 @@ def _sender(app: Any, send: Callable[..., Any]) -> Callable[..., Any]:
     def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
         if name == RECONCILE_TASK:
             return wake_reconciler(installation(app))
-        where = destination(app, name, message.headers, options)
+        where = destination(app, name, message, options)
         if where is None:
             return send(producer, name, message, **options)
         if isinstance(message.body, dict):  # `task_protocol` is 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.model import check_pool
+from celery_gpulease.sending.maps import called_by
 from celery_gpulease.sending.task import GPUTask
 
 if TYPE_CHECKING:
@@ -37,9 +38,12 @@ class GPURouter:
         self._pools = [(_compiled(pattern), check_pool(pool)) for pattern, pool in pools.items()]
 
     def __call__(
-        self, name: str, _args: Any = (), _kwargs: Any = None, _options: Any = None, task: Any = None, **_: Any
+        self, name: str, args: Any = (), kwargs: Any = None, _options: Any = None, task: Any = None, **_: Any
     ) -> dict[str, str] | None:
-        """The route of a task, as Celery asks for it; None where it is not ours."""
+        """The route of a task, as Celery asks for it; None where it is not ours. A map goes where its calls go."""
+        called = called_by(name if task is None else task.name, args or (), kwargs or {})
+        if called is not None:
+            name, task = called, task and task.app.tasks.get(called)
         if task is not None and not isinstance(task, GPUTask):
             return None
         return next(({ROUTED_POOL: pool} for pattern, pool in self._pools if pattern.fullmatch(name)), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ from kombu import Exchange, Queue
 from celery_gpulease.model import RECONCILE_TASK, is_gpu_queue
 from celery_gpulease.notices import warn
 from celery_gpulease.sending.destination import goes_to_a_gpu
+from celery_gpulease.sending.maps import road_of
 from celery_gpulease.sending.router import ROUTED_POOL
 
 
@@ -38,7 +40,10 @@ class HoldingRouter:
         if name == RECONCILE_TASK:  # it is no message in the end: no router of the user's need know it
             return options
         app = self._router.app
-        router = self._of_gpu_tasks if goes_to_a_gpu(app, name, {}, options) else self._router
+        # a route may be asked for by another name; a map's is that of the task that it calls, or its whole signature
+        road = road_of(name if task_type is None else task_type.name, args, kwargs)
+        router = self._of_gpu_tasks if goes_to_a_gpu(app, road, {}, options) else self._router
+        name = road[0] if isinstance(name, Mapping) else name
         routed: dict[str, Any] = router.route(options, name, args, kwargs, task_type)
         if router is self._of_gpu_tasks or routed.get(ROUTED_POOL):
             default = app.conf.task_default_queue

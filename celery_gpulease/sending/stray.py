@@ -19,8 +19,9 @@ from celery_gpulease.installed import installation
 from celery_gpulease.model import DEFAULT_POOL
 from celery_gpulease.sending.destination import Destination
 from celery_gpulease.sending.holding import Finished, held
+from celery_gpulease.sending.maps import gpu_task_of
 from celery_gpulease.sending.protocol import in_protocol_2
-from celery_gpulease.sending.task import GPUTask
+from celery_gpulease.sending.task import LeasedTask
 
 logger = get_logger(__name__)
 
@@ -33,13 +34,13 @@ class StrayStep(bootsteps.Step):
     def __init__(self, consumer: Any, **_: Any) -> None:
         super().__init__(consumer)
         for task in consumer.app.tasks.values():
-            if isinstance(task, GPUTask):
+            if isinstance(task, LeasedTask):
                 task.Request = stray_request(symbol_by_name(task.Request))
 
 
 @cache
 def stray_request(base: type) -> type:
-    """The request class of a GPU task on a worker without `--gpu`, over Celery's or the user's own."""
+    """The request class of a task that may need a lease, on a worker without `--gpu`: over Celery's or the user's."""
     if issubclass(base, StrayRequest):
         return base
     return type("StrayRequest", (StrayRequest, base), {"own": base})
@@ -50,7 +51,7 @@ _OF_TRANSPORTS: Final = ("delivery_info", "application_headers", "content_type",
 
 
 class StrayRequest(Request):
-    """The request of a GPU task on a worker without `--gpu`: it is held instead of run.
+    """The request of a GPU task, or of a map of one, on a worker without `--gpu`: it is held instead of run.
 
     Attributes:
         own: The task's own class of requests.
@@ -60,12 +61,16 @@ class StrayRequest(Request):
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
-        self._eta = None  # the ledger waits
+        self._is_held = gpu_task_of(self) is not None
+        if self._is_held:
+            self._eta = None  # the ledger waits
 
     def revoked(self) -> bool:
         """Celery asks this before it runs a request: the place to hold it."""
         if super().revoked():
             return True
+        if not self._is_held:
+            return False
         task_ready(self)
         try:
             hold_again(self)
@@ -79,22 +84,21 @@ class StrayRequest(Request):
         return True
 
 
-def hold_again(request: Any, pin: str = "") -> None:
+def hold_again(request: Any, gpu: str = "") -> None:
     """Holds the message of a request as its sender should have.
 
     Args:
         request: Celery's.
-        pin: The GPU for a task that is no GPU task: the one into whose queue it was sent.
+        gpu: Into whose queue it was sent: a task that is no GPU task is pinned there.
 
     Raises:
         LedgerUnavailable: Redis does not answer.
         ConfigurationError: A setting is wrong.
     """
-    message, pool = request.message, getattr(request.task, "pool", DEFAULT_POOL)
-    finished = finished_again(request)
+    message, task, finished = request.message, gpu_task_of(request), finished_again(request)
     # the same for a message that is delivered again, because HOLD's reply was lost
     ticket = uuid.uuid5(uuid.NAMESPACE_OID, f"{request.id}/{message.delivery_tag}").hex
-    where = Destination(pool, pin)
+    where = Destination(task.pool, "") if task else Destination(DEFAULT_POOL, gpu)
     installation(request.app).ledger.hold(held(request.app, request.task.name, finished, where, ticket))
     logger.warning("%s came past the ledger, and is held for a GPU", request)
 

@@ -27,7 +27,7 @@ logger = get_logger(__name__)
 def _guarded(call: Callable[..., Any]) -> Callable[..., Any]:
     """A task's `__call__`, in which a run that was lost meanwhile ends in Ignore, so that nothing of it is stored."""
 
-    def guarded(self: GPUTask, *args: Any, **kwargs: Any) -> Any:
+    def guarded(self: LeasedTask, *args: Any, **kwargs: Any) -> Any:
         run = self._run()
         if run is None or run.is_guarded:
             return call(self, *args, **kwargs)
@@ -47,40 +47,15 @@ def _guarded(call: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-class GPUTask(Task):
-    """A task that waits for a free GPU of its pool and runs there, under a lease.
+class LeasedTask(Task):
+    """A task whose runs may be under a lease.
 
     Attributes:
-        pool: Which GPUs may run it: those whose worker was started with this pool.
         Request: What holds it on a worker that serves no GPU.
     """
 
     abstract = True
-    pool = DEFAULT_POOL
-    acks_late = True
     Request: str | type = "celery_gpulease.sending.stray:StrayRequest"
-
-    @property
-    def gpu(self) -> GPU:
-        """The GPU that this run holds; its fields are None where there is no lease."""
-        run = self._run()
-        return run.gpu if run else leases.NO_GPU
-
-    @property
-    def lease(self) -> leases.Lease:
-        """The lease of this run; it does nothing where there is none."""
-        run = self._run()
-        return run.lease if run else leases.no_lease()
-
-    @classmethod
-    def on_bound(cls, app: Any) -> None:
-        """Checks the pool's name.
-
-        Raises:
-            ConfigurationError: It is none.
-        """
-        super().on_bound(app)
-        check_pool(cls.pool)
 
     def apply_async(self, *args: Any, **options: Any) -> Any:
         """Sends the task, as Celery does; besides its options takes `pool` and `gpu`.
@@ -99,18 +74,6 @@ class GPUTask(Task):
             if self.app.conf.task_always_eager or installed.ledger.is_reachable():
                 raise
             raise LedgerUnavailable(str(error)) from error
-
-    def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
-        """As each task of a Django project has it: `delay`, once the transaction is committed."""
-        self._djangos().delay_on_commit(self, *args, **kwargs)
-
-    def apply_async_on_commit(self, *args: Any, **options: Any) -> None:
-        """The same of `apply_async`."""
-        self._djangos().apply_async_on_commit(self, *args, **options)
-
-    @staticmethod
-    def _djangos() -> Any:
-        return symbol_by_name("celery.contrib.django.task:DjangoTask")
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Guards a `__call__` of the user's own, whether it calls ours or not."""
@@ -148,5 +111,54 @@ class GPUTask(Task):
         raise Ignore(message)
 
     def _run(self) -> leases.Run | None:
+        """Called as a function it has none, but where a map calls it: then the map's."""
         request = self.request
-        return None if request.called_directly or request.is_eager else leases.current(request.id)
+        if request.called_directly:
+            return leases.calling(self.name)
+        return None if request.is_eager else leases.current(request.id)
+
+
+class GPUTask(LeasedTask):
+    """A task that waits for a free GPU of its pool and runs there, under a lease.
+
+    Attributes:
+        pool: Which GPUs may run it: those whose worker was started with this pool.
+    """
+
+    abstract = True
+    pool = DEFAULT_POOL
+    acks_late = True
+
+    @property
+    def gpu(self) -> GPU:
+        """The GPU that this run holds; its fields are None where there is no lease."""
+        run = self._run()
+        return run.gpu if run else leases.NO_GPU
+
+    @property
+    def lease(self) -> leases.Lease:
+        """The lease of this run; it does nothing where there is none."""
+        run = self._run()
+        return run.lease if run else leases.no_lease()
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """Checks the pool's name.
+
+        Raises:
+            ConfigurationError: It is none.
+        """
+        super().on_bound(app)
+        check_pool(cls.pool)
+
+    def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        """As each task of a Django project has it: `delay`, once the transaction is committed."""
+        self._djangos().delay_on_commit(self, *args, **kwargs)
+
+    def apply_async_on_commit(self, *args: Any, **options: Any) -> None:
+        """The same of `apply_async`."""
+        self._djangos().apply_async_on_commit(self, *args, **options)
+
+    @staticmethod
+    def _djangos() -> Any:
+        return symbol_by_name("celery.contrib.django.task:DjangoTask")

@@ -20,8 +20,8 @@ from kombu.utils.encoding import safe_repr
 
 from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 from celery_gpulease.model import AGAIN, HEADER, Claim
+from celery_gpulease.sending.maps import gpu_task_of
 from celery_gpulease.sending.stray import StrayRequest, hold_again
-from celery_gpulease.sending.task import GPUTask
 from celery_gpulease.worker.gpu_worker import REJECTED
 from celery_gpulease.worker.pools import InMainPool
 
@@ -108,7 +108,7 @@ class GPURequest(Request):
     def _start(self) -> bool:
         try:
             if self.claim is None:  # it came past the ledger
-                hold_again(self, pin="" if isinstance(self.task, GPUTask) else self.gpu_worker.device.id)
+                hold_again(self, self.gpu_worker.device.id)
                 return False
             if celery_state.should_stop is not None or celery_state.should_terminate is not None:
                 return False  # the claim goes back when the worker closes
@@ -127,7 +127,7 @@ class GPURequest(Request):
             claim,
             self.nonce,
             self.gpu_worker.presence.instance,
-            acks_late=bool(self.task.acks_late),
+            acks_late=self._acks_late(),
             limit=self.gpu_worker.ledger.settings.max_deliveries,
             stores_result=not self.ignore_result,
         )
@@ -136,7 +136,8 @@ class GPURequest(Request):
                 **self._request_dict[HEADER],
                 AGAIN: self.gpu_worker.ledger.first_run_ms(claim),
             }
-        if answer in ("run", "again"):
+        if answer in ("run", "rerun", "again"):
+            self.delivery_info["redelivered"] = answer != "run"
             self.gpu_worker.begin(claim, self)
             self._say_ignored_limits()
             return True
@@ -174,7 +175,7 @@ class GPURequest(Request):
             self._end_as_stored(error, exc_info, send_failed_event)
         elif self._already_cancelled or (self.gpu_worker.is_cold and self._has_died(error)):
             # by a cold shutdown: no death, but what may run once only has had its run
-            self._end_unstored(error, "shutdown", counted=not self.task.acks_late)
+            self._end_unstored(error, "shutdown", counted=not self._acks_late())
         elif isinstance(error, Reject) and isinstance(error.reason, Ignore):  # Task.retry, refused by HOLD
             self._end_unstored(error)
         elif self._has_died(error):
@@ -255,6 +256,10 @@ class GPURequest(Request):
         is_retried = getattr(self.task, "retry_on_worker_lost", False)  # from Celery 5.7
         is_celerys = self._already_revoked or is_retried
         return isinstance(error, MemoryError) or (isinstance(error, DEATHS) and not is_celerys)
+
+    def _acks_late(self) -> bool:
+        """May its task run again? For a map its calls' task decides."""
+        return bool((gpu_task_of(self) or self.task).acks_late)
 
     def _end(self, why: str | None = None, *, counted: bool = True, pid: int | None = None) -> None:
         if self.claim is not None:

@@ -12,6 +12,7 @@ from celery_gpulease.ends import stored_end
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.lease import Lease, Run
 from celery_gpulease.model import AGAIN, GPU, HEADER, Claim
+from celery_gpulease.sending.maps import called_by
 from celery_gpulease.worker import gpu_worker as gpu_workers
 
 logger = get_logger(__name__)
@@ -26,7 +27,7 @@ def connect() -> None:
     signals.task_postrun.connect(_task_postrun, dispatch_uid="gpulease")
 
 
-def _task_prerun(task_id: str, task: Any, **_: Any) -> None:
+def _task_prerun(task_id: str, task: Any, args: Any, kwargs: Any, **_: Any) -> None:
     header = getattr(task.request, HEADER, None) or {}
     claim = Claim.from_header(header)
     if gpu_workers.current is None or claim is None or task.request.is_eager:
@@ -34,7 +35,8 @@ def _task_prerun(task_id: str, task: Any, **_: Any) -> None:
     lease.board.write_child(begun_fence=claim.fence)
     device = gpu_workers.current.device
     stored = _stored_end(task, task_id, header[AGAIN]) if AGAIN in header else None  # before Celery marks it as started
-    lease.begin(Run(task_id, GPU(device.id, device.index), Lease(gpu_workers.current.ledger, claim), stored))
+    held, called = Lease(gpu_workers.current.ledger, claim), called_by(task.name, args, kwargs)
+    lease.begin(Run(task_id, GPU(device.id, device.index), held, stored, called))
 
 
 def _stored_end(task: Any, task_id: str, since_ms: int) -> dict[str, Any] | None:

@@ -15,8 +15,9 @@ if t[1] ~= 'claimed' then
   redis.call('HDEL', key('ticket', ticket), 'last_run') -- it is over: a late RENEW or RELEASE of it changes nothing
 end
 if wanted == '1' then
-  -- the next run is its first: no end of this one counts
-  redis.call('HDEL', key('ticket', ticket), 'runs', 'first_run_ms')
+  -- no end of this run, or of one before it, counts
+  redis.call('HSET', key('ticket', ticket), 'disowned', redis.call('HGET', key('ticket', ticket), 'runs') or 0)
+  redis.call('HDEL', key('ticket', ticket), 'first_run_ms')
 end
 if t[1] ~= 'claimed' and (counted == '1' or t[3]) then
   return_died(ticket, gpu, why)

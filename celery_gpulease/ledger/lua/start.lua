@@ -1,7 +1,7 @@
 -- The worker takes a routed ticket over, just before it runs. Safe to repeat with the same nonce.
 -- KEYS: prefix
 -- ARGV: gpu ticket token nonce holder acks_late limit stores_result
--- Returns: {'run' | 'again' | 'twice' | 'stale' | 'foreign' | 'unknown'}
+-- Returns: {'run' | 'rerun' | 'again' | 'twice' | 'stale' | 'foreign' | 'unknown'}
 -- include: gpu ticket
 local gpu, ticket, token, nonce, holder, acks_late, limit, stores_result = unpack(ARGV)
 local name = key('ticket', ticket)
@@ -35,5 +35,9 @@ if t[1] == 'claimed' then
   redis.call('HDEL', key('closed', gpu), 'quarantines', 'quarantined_by') -- it is well
   note('started', ticket, gpu, '')
 end
-local is_again = stores_result == '1' and tonumber(redis.call('HGET', name, 'runs')) > 1
-return { is_again and 'again' or 'run' }
+local runs = redis.call('HMGET', name, 'runs', 'disowned')
+local earlier = tonumber(runs[1]) - 1
+if stores_result == '1' and earlier > tonumber(runs[2] or 0) then
+  return { 'again' }
+end
+return { earlier > 0 and 'rerun' or 'run' }

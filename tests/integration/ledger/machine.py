@@ -20,7 +20,7 @@ from celery_gpulease.reconcile.gpus import correct_keys
 from celery_gpulease.reconcile.places import correct_places
 from celery_gpulease.reconcile.server import correct_server
 from celery_gpulease.settings import Settings
-from tests.integration.ledger.world import World
+from tests.integration.ledger.world import STARTED, World
 
 GPUS = {"node:0": ("default",), "node:1": ("default", "fast"), "GPU-3": ("fast", "default")}
 PINS = ("node:0", "node:1", "GPU-3", "node:3")
@@ -80,6 +80,7 @@ class Task:
     priority: int = 0
     last_run: str = ""  # the token that started last, while that run may come back
     has_run: bool = False  # a run of it may have stored its end
+    runs: int = 0
 
 
 @dataclass
@@ -494,12 +495,13 @@ class LedgerMachine(RuleBasedStateMachine):
         note(f"  {claim.ticket} on {claim.gpu}: {answer}")
         is_mine = t.get("state") == "claimed" and t["token"] == claim.token
         if is_mine and lease in (None, claim.token):
-            assert answer == ("again" if self.tasks[claim.ticket].has_run else "run")
+            task = self.tasks[claim.ticket]
+            assert answer == ("again" if task.has_run else "rerun" if task.runs else "run")
         elif is_mine:
             assert answer == ("stale" if is_reply_lost else "foreign")
         else:
             assert answer in ("stale", "twice")
-        if answer in ("run", "again"):
+        if answer in STARTED:
             assert self.started.setdefault(claim.token, nonce) == nonce, "two requests run under one claim"
             assert not self.tasks[claim.ticket].is_superseded
             assert self.world.lease(claim.gpu) == claim.token
@@ -507,6 +509,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.holders[claim.token] = holder
             self.tasks[claim.ticket].last_run = claim.token
             self.tasks[claim.ticket].has_run = True
+            self.tasks[claim.ticket].runs += 1
 
     @precondition(lambda self: self.runs + self.over)
     @rule(which=some, is_reply_lost=repeats)
@@ -1042,7 +1045,7 @@ class LedgerMachine(RuleBasedStateMachine):
             worker.report()
             worker.claim()
             while message := worker.pop():
-                if worker.start(message, "heal") in ("run", "again"):
+                if worker.start(message, "heal") in STARTED:
                     assert self.ledger.release(message) == "released"
         self.ends_are_tried_again()
         while ending := self.ledger.end():

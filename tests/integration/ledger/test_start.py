@@ -128,7 +128,15 @@ def test_after_a_shutdown_it_is_told_too(world, worker):
 def test_a_run_that_asked_for_the_next_one_has_left_no_end(world, worker):
     world.hold()
     worker.claim()
-    assert again(world, worker, counted=False, wanted=True) == "run"
+    assert again(world, worker, counted=False, wanted=True) == "rerun"
+
+
+def test_a_run_that_died_after_one_that_asked_for_it_may_have_left_an_end(world, worker):
+    world.hold()
+    worker.claim()
+    world.ledger.requeue(worker.run(), "test", counted=False, wanted=True)
+    worker.claim()
+    assert again(world, worker, counted=True) == "again"
 
 
 def test_where_no_result_is_stored_nobody_is_told(world, worker):
@@ -137,7 +145,7 @@ def test_where_no_result_is_stored_nobody_is_told(world, worker):
     world.ledger.requeue(worker.run(), "test", counted=True)
     worker.claim()
     claim = worker.pop()
-    assert world.ledger.start(claim, "n", "instance", acks_late=True, limit=3, stores_result=False) == "run"
+    assert world.ledger.start(claim, "n", "instance", acks_late=True, limit=3, stores_result=False) == "rerun"
 
 
 def test_a_claim_that_was_never_started_has_left_no_end(world, worker):

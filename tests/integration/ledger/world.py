@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from celery_gpulease.model import Claim, Device, Held, Presence
 
+#: The answers to START by which a run begins.
+STARTED = ("run", "rerun", "again")
 LONG_AGO = 1000  # milliseconds of the epoch
 
 
@@ -37,7 +39,7 @@ class Worker:
         """Takes the next message and starts it."""
         claim = self.pop()
         assert claim is not None, f"nothing was routed to {self.gpu}"
-        assert self.start(claim, nonce, acks_late=acks_late, limit=limit) in ("run", "again")
+        assert self.start(claim, nonce, acks_late=acks_late, limit=limit) in STARTED
         return claim
 
     def report(self, running=None, grace=0):
