@@ -3,6 +3,7 @@
 Each case is built of plain tasks, which shows what Celery does, of GPU tasks, and of both by turns.
 """
 
+import gc
 import json
 import re
 from contextlib import ExitStack
@@ -59,6 +60,7 @@ class Studio:
         return self.world.processes.start(*command, cwd=PROJECT, PYTHONPATH=str(PROJECT))
 
     def close(self):
+        gc.collect()  # results that are garbage speak to the server when they go
         self._exit.close()
 
     def roads(self):
