@@ -17,7 +17,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 
-from celery_gpulease.ends import repeat_end, stored_end
+from celery_gpulease.ends import is_result_ignored, repeat_end, stored_end
 from celery_gpulease.exceptions import LeaseLost
 from celery_gpulease.loops import Loop
 
@@ -105,7 +105,7 @@ def write_end(app: Any, ending: Ending) -> None:
 
 
 def _revoke(app: Any, ending: Ending, task: Any, backend: Any, request: Context) -> None:
-    is_expired, is_stored = ending.why == "expired", not _is_ignored(request, task)
+    is_expired, is_stored = ending.why == "expired", not is_result_ignored(request, task)
     backend.mark_as_revoked(ending.task_id, REASONS[ending.why], request=request, store_result=is_stored)
     if task is not None:
         signals.task_revoked.send(task, request=request, terminated=False, signum=None, expired=is_expired)
@@ -115,7 +115,7 @@ def _revoke(app: Any, ending: Ending, task: Any, backend: Any, request: Context)
 
 def _fail(app: Any, ending: Ending, task: Any, backend: Any, request: Context) -> None:
     error = LeaseLost(_why_lost(ending))
-    is_stored = not _is_ignored(request, task) or getattr(task, "store_errors_even_if_ignored", False)
+    is_stored = not is_result_ignored(request, task) or getattr(task, "store_errors_even_if_ignored", False)
     backend.mark_as_failure(ending.task_id, error, request=request, store_result=is_stored)
     if task is not None:
         signals.task_failure.send(
@@ -148,11 +148,6 @@ def request_of(app: Any, ending: Ending) -> Context:
         envelope["headers"], args=args, kwargs=kwargs, delivery_info=delivery_info, properties=properties,
         reply_to=properties.get("reply_to"), correlation_id=properties.get("correlation_id"), **(embed or {}),
     )  # fmt: skip
-
-
-def _is_ignored(request: Context, task: Any) -> bool:
-    asked = request.__dict__.get("ignore_result")
-    return bool(getattr(task, "ignore_result", False) if asked is None else asked)
 
 
 def _why_lost(ending: Ending) -> str:

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from celery.app.task import Context
 from celery.exceptions import Ignore
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu import Exchange, Queue
@@ -28,6 +29,7 @@ from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.model import HEADER, PRIORITIES, RECONCILE_TASK, Held
 from celery_gpulease.sending.destination import destination
+from celery_gpulease.sending.tracking import hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,20 +107,21 @@ class HoldingProducer:
         """
         if self._is_held:
             return self._producer.publish(body, **options)
-        answer = self._hold(self._held(body, **options), options.get("retry_policy") if options.get("retry") else None)
+        policy = options.get("retry_policy") if options.get("retry") else None
+        answer = self._hold(self._held(body, **options), _request_of(body, options), policy)
         if answer == "lost":
             message = "this run was lost: its retry or replacement is not sent"
             raise Ignore(message)
         self._is_held = True
         return None
 
-    def _hold(self, held: Held, policy: dict[str, Any] | None) -> str:
-        hold = self._installed.ledger.hold
+    def _hold(self, held: Held, request: Context, policy: dict[str, Any] | None) -> str:
+        args = (self._installed, held, request)
         if policy is None:
-            return hold(held)
+            return hold(*args)
         known = ("max_retries", "interval_start", "interval_step", "interval_max")
         steps = {name: policy[name] for name in known if policy.get(name) is not None}
-        return str(retry_over_time(hold, LedgerUnavailable, args=(held,), **steps))
+        return str(retry_over_time(hold, LedgerUnavailable, args=args, **steps))
 
     def _held(
         self,
@@ -138,6 +141,13 @@ class HoldingProducer:
         properties["priority"] = priority or 0
         message = Finished(data, content_type, encoding, headers, properties)
         return held(self._installed.app, self._name, message, self._where, self._ticket)
+
+
+def _request_of(body: Any, options: dict[str, Any]) -> Context:
+    """What the result backend is told of the task."""
+    args, kwargs, _ = body
+    properties = {name: options.get(name) for name in ("reply_to", "correlation_id")}
+    return Context(options["headers"], args=args, kwargs=kwargs, delivery_info={}, **properties)
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,11 @@ from celery_gpulease.worker.consumer import gpu_consumer
 from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.heartbeat import Heartbeat, settle
 from celery_gpulease.worker.options import banner, ineffective_options, parse_pools
+from celery_gpulease.worker.plain import plain_consumer
 from celery_gpulease.worker.pools import InMainPool
 from celery_gpulease.worker.processes import child_pids, is_certainly_alive, is_certainly_dead, is_gone
+from celery_gpulease.worker.strays import Strays
+from celery_gpulease.worker.tracking import track_starts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +77,8 @@ class GPUStep(bootsteps.StartStopStep):
         self.enabled = gpu is not None or gpu_pools is not None
         self._gpu, self._gpu_pools, self._options = gpu, gpu_pools, options
         self._has_left = Event()
+        if not self.enabled:
+            worker.consumer_cls = plain_consumer(symbol_by_name(worker.consumer_cls))
 
     def create(self, worker: Any) -> None:
         """Checks everything, then joins: what is refused leaves nothing registered.
@@ -92,6 +97,7 @@ class GPUStep(bootsteps.StartStopStep):
             raise WorkerRefused(f"{type(error).__name__}: {error}") from error
         gpu_workers.set_current(self.gpu_worker)
         signals.connect()
+        track_starts(worker.app, installed.settings)
         devices.show_only(device)
         consume_only(worker.app, device)
         bound_broker(worker.app)
@@ -107,6 +113,8 @@ class GPUStep(bootsteps.StartStopStep):
         gpu_worker.child_pids = lambda: child_pids(worker.pool)
         self._end_writer = EndWriter(worker.app, gpu_worker.ledger)
         gpu_worker.on_ending = self._end_writer.wake
+        self._strays = Strays(gpu_worker)
+        gpu_worker.on_stray = self._strays.add
         self._pace = ReconcilePace(gpu_worker.ledger, gpu_worker.presence.instance)
         self._heartbeat = Heartbeat(gpu_worker, on_taken=self._stop_taken)
         dispatcher = Dispatcher(gpu_worker.ledger, gpu_worker.device.id, gpu_worker.is_running, self._end_writer.wake)
@@ -117,7 +125,7 @@ class GPUStep(bootsteps.StartStopStep):
             on_reconcile=self._pace.wake,
         )
         self._companion = Companion(gpu_worker) if isinstance(worker.pool, InMainPool) else None
-        for thread in (self._end_writer, self._pace, self._heartbeat, self._companion):
+        for thread in (self._end_writer, self._strays, self._pace, self._heartbeat, self._companion):
             if thread is not None:
                 thread.start()
         self._close_at_once(worker)
@@ -199,6 +207,7 @@ class GPUStep(bootsteps.StartStopStep):
         self._heartbeat.join(LONGEST_LEAVE)
         if self._companion is not None:
             self._companion.stop()
+        self._strays.leave()
         self._trying(self._say_the_last)
         self._pace.stop()
         self._end_writer.stop()

@@ -20,8 +20,7 @@ from kombu.utils.encoding import safe_repr
 
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.model import AGAIN, HEADER, Claim
-from celery_gpulease.sending.stray import StrayRequest, hold_again
-from celery_gpulease.sending.task import GPUTask
+from celery_gpulease.sending.stray import StrayRequest
 from celery_gpulease.worker.gpu_worker import REJECTED
 from celery_gpulease.worker.pools import InMainPool
 
@@ -78,6 +77,8 @@ class GPURequest(Request):
         self.claim, self.nonce = Claim.from_header(header), uuid.uuid4().hex
         if self.claim is not None:
             self._request_dict["eta"] = header.get("eta")  # the ledger has waited; the task still sees it
+        else:
+            self._eta = None  # the ledger will wait, not this process, which alone has the message
 
     # before it runs
 
@@ -106,7 +107,7 @@ class GPURequest(Request):
     def _start(self) -> bool:
         try:
             if self.claim is None:  # it came past the ledger
-                hold_again(self, pin="" if isinstance(self.task, GPUTask) else self.gpu_worker.device.id)
+                self.gpu_worker.on_stray(self)
                 return False
             if celery_state.should_stop is not None or celery_state.should_terminate is not None:
                 return False  # the claim goes back when the worker closes
