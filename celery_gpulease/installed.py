@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.ledger import Ledger, is_same_server
@@ -12,6 +12,9 @@ from celery_gpulease.settings import Settings, read_settings, redis_urls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+#: Who speaks for the ledger. A monitor takes every sender but that of `task-sent` for a worker: it shall see one.
+LEDGER_NODE: Final = "ledger@gpulease"
 
 
 @dataclass
@@ -21,10 +24,12 @@ class Installation:
     Attributes:
         app: The Celery app.
         reconcile: One reconciliation now; the seam calls it where no worker can.
+        sends_task_events: Does a GPU's worker, here, send them now? None where this process is none.
     """
 
     app: Any
     reconcile: Callable[[], object]
+    sends_task_events: Callable[[], bool | None] = lambda: None
 
     @cached_property
     def settings(self) -> Settings:
@@ -54,6 +59,11 @@ class Installation:
             )
             raise ConfigurationError(message)
         return Ledger(self.settings, conf.broker_transport_options.get("global_keyprefix", ""))
+
+    @cached_property
+    def event_dispatcher(self) -> Any:
+        """Makes events in the ledger's name. It is not enabled: whoever publishes one has a producer."""
+        return self.app.events.Dispatcher(hostname=LEDGER_NODE, enabled=False)
 
 
 def install(app: Any, reconcile: Callable[[], object]) -> bool:

@@ -17,6 +17,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 
+from celery_gpulease import events
 from celery_gpulease.ends import is_result_ignored, repeat_end, stored_end
 from celery_gpulease.exceptions import LeaseLost
 from celery_gpulease.loops import Loop
@@ -109,7 +110,7 @@ def _revoke(app: Any, ending: Ending, task: Any, backend: Any, request: Context)
     backend.mark_as_revoked(ending.task_id, REASONS[ending.why], request=request, store_result=is_stored)
     if task is not None:
         signals.task_revoked.send(task, request=request, terminated=False, signum=None, expired=is_expired)
-    _send_event(app, "task-revoked", uuid=ending.task_id, terminated=False, signum=None, expired=is_expired)
+    events.send(app, "task-revoked", uuid=ending.task_id, terminated=False, signum=None, expired=is_expired)
     logger.info("Task %s[%s] is revoked: %s", ending.task, ending.task_id, ending.why)
 
 
@@ -122,7 +123,7 @@ def _fail(app: Any, ending: Ending, task: Any, backend: Any, request: Context) -
             sender=task, task_id=ending.task_id, exception=error, args=request.args, kwargs=request.kwargs,
             traceback=None, einfo=None,
         )  # fmt: skip
-    _send_event(app, "task-failed", uuid=ending.task_id, exception=repr(error), traceback=None)
+    events.send(app, "task-failed", uuid=ending.task_id, exception=repr(error), traceback=None)
     logger.error("Task %s[%s] has failed: %s", ending.task, ending.task_id, error)
 
 
@@ -157,9 +158,3 @@ def _why_lost(ending: Ending) -> str:
         return "what the ledger knew of it was damaged from outside, and it could not be given out"
     times = "once" if ending.deliveries == 1 else f"{ending.deliveries} times"
     return f"its worker died under it; it was given out {times}"
-
-
-def _send_event(app: Any, kind: str, **fields: Any) -> None:
-    if app.conf.worker_send_task_events:
-        with app.events.default_dispatcher() as dispatcher:
-            dispatcher.send(kind, **fields)

@@ -24,7 +24,7 @@ from kombu.utils.encoding import str_to_bytes
 from kombu.utils.functional import retry_over_time
 from kombu.utils.json import dumps
 
-from celery_gpulease import lease
+from celery_gpulease import events, lease
 from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.model import HEADER, PRIORITIES, RECONCILE_TASK, Held
@@ -67,7 +67,10 @@ def _sender(app: Any, send: Callable[..., Any]) -> Callable[..., Any]:
         if where is None:
             return send(producer, name, message, **options)
         holder = HoldingProducer(producer, installation(app), name, where)
-        return send(holder, name, message, queue=_shown_queue(where.pool), **options)
+        sent = send(holder, name, message, queue=_shown_queue(where.pool), **options)
+        if message.sent_event:
+            events.publish_held(app, producer, message.sent_event, where.pool, where.pin)
+        return sent
 
     return send_task_message
 

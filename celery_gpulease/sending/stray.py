@@ -14,6 +14,7 @@ from kombu.serialization import dumps as dump_body
 from kombu.serialization import registry
 from kombu.utils.encoding import str_to_bytes
 
+from celery_gpulease import events
 from celery_gpulease.ends import UNREADABLE, stored_end
 from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 from celery_gpulease.installed import installation
@@ -116,6 +117,9 @@ def hold_stray(request: Any, pin: str = "") -> None:
         logger.warning("%s came twice, and is dropped: it is held, runs, or has run", request)
     else:
         logger.warning("%s came past the ledger, and is held for a GPU", request)
+        events.send(
+            request.app, "task-held", uuid=request.id, name=request.task.name, pool=one.pool, gpu=one.pin or None
+        )
 
 
 def _held(request: Any, pin: str) -> Held:

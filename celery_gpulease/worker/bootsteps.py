@@ -41,6 +41,7 @@ from celery_gpulease.worker.plain import plain_consumer
 from celery_gpulease.worker.pools import InMainPool
 from celery_gpulease.worker.processes import child_pids, is_certainly_alive, is_certainly_dead, is_gone
 from celery_gpulease.worker.strays import Strays
+from celery_gpulease.worker.telling import Teller
 from celery_gpulease.worker.tracking import track_starts
 
 if TYPE_CHECKING:
@@ -115,6 +116,9 @@ class GPUStep(bootsteps.StartStopStep):
         gpu_worker.on_ending = self._end_writer.wake
         self._strays = Strays(gpu_worker)
         gpu_worker.on_stray = self._strays.add
+        installed = installation(worker.app)
+        installed.sends_task_events = lambda: sends_task_events(worker)
+        self._teller = Teller(installed, worker.hostname)
         self._pace = ReconcilePace(gpu_worker.ledger, gpu_worker.presence.instance)
         self._heartbeat = Heartbeat(gpu_worker, on_taken=self._stop_taken)
         dispatcher = Dispatcher(gpu_worker.ledger, gpu_worker.device.id, gpu_worker.is_running, self._end_writer.wake)
@@ -125,7 +129,7 @@ class GPUStep(bootsteps.StartStopStep):
             on_reconcile=self._pace.wake,
         )
         self._companion = Companion(gpu_worker) if isinstance(worker.pool, InMainPool) else None
-        for thread in (self._end_writer, self._strays, self._pace, self._heartbeat, self._companion):
+        for thread in (self._end_writer, self._strays, self._teller, self._pace, self._heartbeat, self._companion):
             if thread is not None:
                 thread.start()
         self._close_at_once(worker)
@@ -211,6 +215,7 @@ class GPUStep(bootsteps.StartStopStep):
         self._trying(self._say_the_last)
         self._pace.stop()
         self._end_writer.stop()
+        self._teller.stop()
 
     def _say_the_last(self) -> None:
         for execution in self.gpu_worker.executions():
@@ -251,6 +256,12 @@ class GPUStep(bootsteps.StartStopStep):
                 "it run to its end, and what kills its process kills this worker; prefork (the default) can",
                 worker.pool_cls.__module__,
             )
+
+
+def sends_task_events(worker: Any) -> bool:
+    """Was this worker told to, by `-E`, the setting, or a monitor?"""
+    dispatcher = getattr(getattr(worker, "consumer", None), "event_dispatcher", None)
+    return bool(dispatcher and dispatcher.enabled and (not dispatcher.groups or "task" in dispatcher.groups))
 
 
 def warn_of_server(trouble: str) -> None:

@@ -18,6 +18,7 @@ from celery.worker.request import Request
 from celery.worker.state import task_ready
 from kombu.utils.encoding import safe_repr
 
+from celery_gpulease.events import with_state
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.model import AGAIN, HEADER, Claim
 from celery_gpulease.sending.stray import StrayRequest
@@ -135,6 +136,7 @@ class GPURequest(Request):
             }
         if answer in ("run", "again"):
             self.gpu_worker.begin(claim, self)
+            self.send_event("task-claimed", gpu=claim.gpu, fence=claim.fence, delivery=claim.delivery)
             self._say_ignored_limits()
             return True
         logger.info("%s is dropped: its claim is over (%s)", self, answer)
@@ -152,6 +154,10 @@ class GPURequest(Request):
         if self.claim is not None:
             self.gpu_worker.begin(self.claim, self)
             self._end("START was not answered", counted=False)
+
+    def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002
+        """Sends one of Celery's events, or ours."""
+        super().send_event(type, **with_state(type, fields))
 
     # when it is over
 
