@@ -119,6 +119,7 @@ class GPUStep(bootsteps.StartStopStep):
         installed = installation(worker.app)
         installed.sends_task_events = lambda: sends_task_events(worker)
         self._teller = Teller(installed, worker.hostname)
+        gpu_worker.tell_monitors = self._teller.tell
         self._pace = ReconcilePace(gpu_worker.ledger, gpu_worker.presence.instance)
         self._heartbeat = Heartbeat(gpu_worker, on_taken=self._stop_taken)
         dispatcher = Dispatcher(gpu_worker.ledger, gpu_worker.device.id, gpu_worker.is_running, self._end_writer.wake)

@@ -136,11 +136,18 @@ class GPURequest(Request):
             }
         if answer in ("run", "again"):
             self.gpu_worker.begin(claim, self)
-            self.send_event("task-claimed", gpu=claim.gpu, fence=claim.fence, delivery=claim.delivery)
+            self._tell_of_claim(claim)
             self._say_ignored_limits()
             return True
         logger.info("%s is dropped: its claim is over (%s)", self, answer)
         return False
+
+    def _tell_of_claim(self, claim: Claim) -> None:
+        try:
+            self.gpu_worker.tell_monitors()
+        except LedgerUnavailable as error:
+            logger.warning("Monitors are told later what was requeued: %s", error)
+        self.send_event("task-claimed", gpu=claim.gpu, fence=claim.fence, delivery=claim.delivery)
 
     def _say_ignored_limits(self) -> None:
         has_limits = any(self.time_limits) or self.task.time_limit or self.task.soft_time_limit

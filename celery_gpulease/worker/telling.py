@@ -1,7 +1,8 @@
 """Tells Celery's monitors what the ledger has put back: `task-requeued`, by whatever hand.
 
 A task is put back by its own worker, by the worker that finds another dead, by the reconciler or by an operator. All
-write it into the journal, and one of the GPU workers that send events reads it there.
+write it into the journal, and one of the GPU workers that send events reads it there. Whoever starts a task tells
+first what is untold: a monitor that hears of a requeue after its next start takes the running task for a waiting one.
 """
 
 from __future__ import annotations
@@ -36,14 +37,22 @@ class Teller(Loop):
         self._installed, self._worker = installed, worker
 
     def turn(self) -> float:
-        """Tells what is new."""
+        """Looks whether anything is new."""
+        self.tell()
+        return LOOK_EVERY
+
+    def tell(self) -> None:
+        """Tells what is new. Called by the event loop too, before it tells that a task is claimed.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer.
+        """
         while events.are_sent(self._installed.app):
             entries = take_entries(self._installed.ledger, self._worker)
             for entry in entries:
                 self._tell(entry)
             if not entries:
                 break
-        return LOOK_EVERY
 
     def _tell(self, entry: Entry) -> None:
         if entry.what == "requeued" and entry.task_id and time.time() - entry.at < OLD_AFTER:

@@ -219,6 +219,8 @@ def test_a_task_that_goes_back_to_the_line_is_requeued_and_claimed_again(watched
     watched.all_say(task, "STARTED")
     world.open("requeue")
     watched.all_say(task, "SUCCESS")
+    told = [kind for kind in watched.monitor.kinds(task) if kind in ("task-requeued", "task-claimed")]
+    assert told == ["task-claimed", "task-requeued", "task-claimed"]
     requeued = watched.monitor.first(task, "task-requeued")
     assert (requeued["hostname"], requeued["gpu"]) == (LEDGER_NODE, f"{HOST}:0")
     claims = [one for one in watched.monitor.events if (one.get("uuid"), one["type"]) == (task, "task-claimed")]
