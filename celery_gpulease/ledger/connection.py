@@ -30,10 +30,9 @@ _UNAVAILABLE: Final = (
     redis.exceptions.ReadOnlyError,
     redis.exceptions.ClusterDownError,
     redis.exceptions.MasterDownError,
-    redis.exceptions.NoPermissionError,
 )
 #: The same, where redis-py has no class for the code, or an older server puts it into a script's error.
-_UNAVAILABLE_CODES: Final = re.compile(r"\b(BUSY|LOADING|MISCONF|NOPERM|NOREPLICAS|OOM|READONLY)\b|> 'maxmemory'")
+_UNAVAILABLE_CODES: Final = re.compile(r"\b(BUSY|LOADING|MISCONF|NOREPLICAS|OOM|READONLY)\b|> 'maxmemory'")
 
 
 def connect(url: str, options: Mapping[str, Any], **forced: Any) -> Any:
