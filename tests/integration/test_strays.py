@@ -6,6 +6,7 @@ import socket
 import pytest
 from celery import Celery
 from celery.worker.request import Request
+from kombu import Queue
 
 from celery_gpulease import GPULease, GPUTask
 from celery_gpulease.ledger import Ledger
@@ -23,22 +24,28 @@ pytestmark = [
 DEVICE = Device("node7:0", 0, "node7")
 
 
-@pytest.fixture
-def app(redis_url):
-    app = Celery("proj", broker=redis_url, backend=redis_url, set_as_current=False)
+def app_on(url, **conf):
+    app = Celery("proj", broker=url, backend=url, set_as_current=False)
+    app.conf.update(conf)
     GPULease(app)
 
     @app.task(base=GPUTask, name="proj.add", shared=False)
     def add(x, y):
         return x + y
 
+    return app
+
+
+@pytest.fixture
+def app(redis_url):
+    app = app_on(redis_url)
     yield app
     app.close()
 
 
 @pytest.fixture
-def strays(app):
-    return Strays(GPUWorker(app.gpulease.ledger, DEVICE, ("default",), "gpu0@node7"))
+def strays(redis_url):
+    return Strays(GPUWorker(away(), DEVICE, ("default",), "gpu0@node7"))
 
 
 def away():
@@ -52,11 +59,7 @@ def away():
 def taken(app):
     """The request of the first message of the GPU's queue, which is not there any more."""
     with app.connection_for_read() as connection:
-        message = (
-            connection.default_channel.Consumer(connection.SimpleQueue(DEVICE.queue).queue)
-            .queues[0](connection.default_channel)
-            .get(no_ack=True)
-        )
+        message = Queue(DEVICE.queue)(connection.default_channel).get(no_ack=True)
         return Request(message, app=app, task=app.tasks["proj.add"])
 
 
@@ -87,16 +90,14 @@ def test_it_goes_back_into_its_queue_as_it_came(app, strays, redis_url, options)
     assert {**after.message.headers, "compression": None} == {**before.message.headers, "compression": None}
 
 
-def test_where_the_broker_is_away_too_the_log_has_all_that_is_needed_to_send_it_again(app, strays, redis_url, caplog):
-    task = sent(app, redis_url)
-    request = taken(app)
+def test_where_the_broker_is_away_too_the_log_has_all_that_is_needed_to_send_it_again(strays, redis_url, caplog):
+    app = app_on(redis_url, broker_write_url=away().settings.redis_url)
     app.gpulease.__dict__["ledger"] = away()
-    app.pool.force_close_all()
-    app.conf.broker_write_url = away().settings.redis_url
-    app.amqp._producer_pool = None
-    strays.add(request)
+    task = sent(app, redis_url)
+    strays.add(taken(app))
     with caplog.at_level(logging.CRITICAL):
         strays.leave()
     assert task in caplog.text
     assert "is LOST" in caplog.text
     assert "[[1, 2]" in caplog.text
+    app.close()
