@@ -57,3 +57,14 @@ def repeat_end(backend: Any, meta: dict[str, Any], request: Any) -> None:
         backend.mark_as_revoked(request.id, str(result), request)
     else:
         backend.mark_as_failure(request.id, result, meta.get("traceback"), request)
+
+
+def is_result_ignored(request: Any, task: Any) -> bool:
+    """Will no result be stored, as far as this process knows?
+
+    Args:
+        request: The task's Context: what its sender asked for comes first.
+        task: None where this process does not know it.
+    """
+    asked = request.__dict__.get("ignore_result")
+    return bool(getattr(task, "ignore_result", False) if asked is None else asked)

@@ -33,7 +33,6 @@ class GPULease:
         lease_maps(app)
         add_options(app)
         app.steps["worker"].add("celery_gpulease.worker.bootsteps:GPUStep")  # by name: a producer needs none of it
-        app.steps["consumer"].add("celery_gpulease.sending.stray:StrayStep")
         add_to_schedule(app)
 
     @property

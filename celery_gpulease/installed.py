@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.contradictions import refuse_contradictions
 from celery_gpulease.exceptions import ConfigurationError
@@ -14,6 +14,9 @@ from celery_gpulease.settings import Settings, read_settings, redis_urls, urls_o
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+#: Who speaks for the ledger. A monitor takes every sender but that of `task-sent` for a worker: it shall see one.
+LEDGER_NODE: Final = "ledger@gpulease"
+
 
 @dataclass
 class Installation:
@@ -22,10 +25,12 @@ class Installation:
     Attributes:
         app: The Celery app.
         reconcile: One reconciliation now; the seam calls it where no worker can.
+        sends_task_events: Does a GPU's worker, here, send them now? None where this process is none.
     """
 
     app: Any
     reconcile: Callable[[], object]
+    sends_task_events: Callable[[], bool | None] = lambda: None
 
     @cached_property
     def settings(self) -> Settings:
@@ -52,6 +57,11 @@ class Installation:
         """Is this broker, without another to fail over to, the Redis where the leases live?"""
         found = redis_urls(broker)
         return len(found) == len(urls_of(broker)) == 1 and is_same_server(found[0], self.settings.redis_url)
+
+    @cached_property
+    def event_dispatcher(self) -> Any:
+        """Makes events in the ledger's name. It is not enabled: whoever publishes one has a producer."""
+        return self.app.events.Dispatcher(hostname=LEDGER_NODE, enabled=False)
 
 
 def install(app: Any, reconcile: Callable[[], object]) -> bool:

@@ -13,6 +13,8 @@ from celery_gpulease.exceptions import ConfigurationError
 HEADER: Final = "gpulease"
 #: In that header, set by the worker where an earlier run of the ticket may have stored its end: when the first began.
 AGAIN: Final = "again"
+#: A held task's state, where `gpulease_track_held` is set.
+HELD: Final = "HELD"
 #: In front of a GPU's id: the name of its queue.
 QUEUE_PREFIX: Final = "gpu."
 DEFAULT_POOL: Final = "default"

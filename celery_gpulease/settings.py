@@ -131,9 +131,8 @@ def _refuse_unknown(conf: Any) -> None:
 
 
 def _warn_of_idle(settings: Settings) -> None:
-    for name in ("track_held", "metrics_port"):
-        if getattr(settings, name):
-            warn(f"{PREFIX}{name} has no effect yet in this version")
+    if settings.metrics_port:
+        warn(f"{PREFIX}metrics_port has no effect yet in this version")
 
 
 def _checked(conf: Any, name: str, default: Any, is_right: Callable[[Any], bool], wanted: str) -> Any:

@@ -17,7 +17,8 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 
-from celery_gpulease.ends import repeat_end, stored_end
+from celery_gpulease import events
+from celery_gpulease.ends import is_result_ignored, repeat_end, stored_end
 from celery_gpulease.exceptions import LeaseLost
 from celery_gpulease.loops import Loop
 
@@ -105,24 +106,24 @@ def write_end(app: Any, ending: Ending) -> None:
 
 
 def _revoke(app: Any, ending: Ending, task: Any, backend: Any, request: Context) -> None:
-    is_expired, is_stored = ending.why == "expired", not _is_ignored(request, task)
+    is_expired, is_stored = ending.why == "expired", not is_result_ignored(request, task)
     backend.mark_as_revoked(ending.task_id, REASONS[ending.why], request=request, store_result=is_stored)
     if task is not None:
         signals.task_revoked.send(task, request=request, terminated=False, signum=None, expired=is_expired)
-    _send_event(app, "task-revoked", uuid=ending.task_id, terminated=False, signum=None, expired=is_expired)
+    events.send(app, "task-revoked", uuid=ending.task_id, terminated=False, signum=None, expired=is_expired)
     logger.info("Task %s[%s] is revoked: %s", ending.task, ending.task_id, ending.why)
 
 
 def _fail(app: Any, ending: Ending, task: Any, backend: Any, request: Context) -> None:
     error = LeaseLost(_why_lost(ending))
-    is_stored = not _is_ignored(request, task) or getattr(task, "store_errors_even_if_ignored", False)
+    is_stored = not is_result_ignored(request, task) or getattr(task, "store_errors_even_if_ignored", False)
     backend.mark_as_failure(ending.task_id, error, request=request, store_result=is_stored)
     if task is not None:
         signals.task_failure.send(
             sender=task, task_id=ending.task_id, exception=error, args=request.args, kwargs=request.kwargs,
             traceback=None, einfo=None,
         )  # fmt: skip
-    _send_event(app, "task-failed", uuid=ending.task_id, exception=repr(error), traceback=None)
+    events.send(app, "task-failed", uuid=ending.task_id, exception=repr(error), traceback=None)
     logger.error("Task %s[%s] has failed: %s", ending.task, ending.task_id, error)
 
 
@@ -150,11 +151,6 @@ def request_of(app: Any, ending: Ending) -> Context:
     )  # fmt: skip
 
 
-def _is_ignored(request: Context, task: Any) -> bool:
-    asked = request.__dict__.get("ignore_result")
-    return bool(getattr(task, "ignore_result", False) if asked is None else asked)
-
-
 def _why_lost(ending: Ending) -> str:
     if ending.why == "unstarted":
         return "it was given out to several GPUs, and no worker could start it"
@@ -162,9 +158,3 @@ def _why_lost(ending: Ending) -> str:
         return "what the ledger knew of it was damaged from outside, and it could not be given out"
     times = "once" if ending.deliveries == 1 else f"{ending.deliveries} times"
     return f"its worker died under it; it was given out {times}"
-
-
-def _send_event(app: Any, kind: str, **fields: Any) -> None:
-    if app.conf.worker_send_task_events:
-        with app.events.default_dispatcher() as dispatcher:
-            dispatcher.send(kind, **fields)

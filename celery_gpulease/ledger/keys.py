@@ -42,7 +42,7 @@ want:<gpu>           string   a foreign program's wish: while it exists nobody c
 pulse                hash     at, gpu: anybody's last heartbeat; grace_until: until when nothing started is reaped,
                               granted_at; reconciled_at; walk: where the reconciler's look at all tickets goes on
 turn:reconcile       string   who reconciles now
-journal              stream   what happened to whom
+journal              stream   what happened to whom. Its consumer group `events`: who of the workers tells monitors
 counters             hash     totals of the same
 here:<gpu>           channel  wakes the worker of this GPU
 queue:<db>:<queue>   channel  silent: whoever consumes this queue listens, and so is seen by workers with another prefix

@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_gpulease.ledger.ledger import Ledger
+    from celery_gpulease.model import Held
 
 #: GPUs, or tickets, in one round trip.
 PAGE: Final = 100
+#: The scores of one priority (lua/include/line.lua).
+PRIORITY_STEP: Final = 2**45
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,39 @@ def pending_rows(ledger: Ledger, gpus: list[GPURow]) -> Iterator[PendingRow]:
             reason = f"not due yet: in {max(0.0, due - now) / 1000:.0f} s"
             if row := _pending_row(ledger, ticket, now, None, reason):
                 yield row
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a message would wait that is held now: `position` counts from 1, None when it is not due yet."""
+
+    position: int | None
+
+
+def place_at_the_end(ledger: Ledger, held: Held) -> Place | None:
+    """The place behind all that came before it, at a cost that does not grow with the line.
+
+    None where the ledger has this task id already.
+    """
+    keys = ledger.keys
+    line = keys.named("pinned", held.pin) if held.pin else keys.named("pending", held.pool)
+    with in_our_words("place"), ledger.client.pipeline(transaction=False) as pipe:
+        pipe.exists(keys.named("task", held.task_id))
+        pipe.zcount(line, "-inf", f"({(held.priority + 1) * PRIORITY_STEP}")
+        pipe.time()
+        is_known, before, (seconds, _) = pipe.execute()
+    if is_known:
+        return None
+    return Place(None if held.eta_ms > int(seconds) * 1000 else before + 1)
+
+
+def is_known(ledger: Ledger, ticket: str) -> bool:
+    """Is this ticket in the ledger, or has it ended a moment ago? Then HOLD would do nothing."""
+    with in_our_words("is_known"), ledger.client.pipeline(transaction=False) as pipe:
+        pipe.exists(ledger.keys.named("ticket", ticket))
+        pipe.zscore(ledger.keys.named("ended"), ticket)
+        exists, ended = pipe.execute()
+    return bool(exists) or ended is not None
 
 
 def _now_ms(ledger: Ledger) -> int:

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from celery.app.amqp import AMQP
+from celery.app.task import Context
 from celery.exceptions import Ignore
 from celery.utils.log import get_logger
 from celery.utils.time import maybe_iso8601, maybe_make_aware
@@ -25,13 +26,14 @@ from kombu.utils.encoding import str_to_bytes
 from kombu.utils.functional import retry_over_time
 from kombu.utils.json import dumps
 
-from celery_gpulease import lease
+from celery_gpulease import events, lease
 from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.model import HEADER, PRIORITIES, RECONCILE_TASK, Held
 from celery_gpulease.sending.destination import destination
 from celery_gpulease.sending.protocol import in_protocol_2
 from celery_gpulease.sending.routes import HoldingRouter, shown_queue
+from celery_gpulease.sending.tracking import hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +85,10 @@ def _sender(app: Any, send: Callable[..., Any]) -> Callable[..., Any]:
             new = in_protocol_2(app.amqp, message.body)
             message = message._replace(headers={**new.headers, **message.headers}, body=new.body)
         holder = HoldingProducer(producer, installation(app), name, where)
-        return send(holder, name, message, queue=shown_queue(where.pool), **options)
+        sent = send(holder, name, message, queue=shown_queue(where.pool), **options)
+        if message.sent_event:
+            events.publish_held(app, holder, message.sent_event, where.pool, where.pin)
+        return sent
 
     return send_task_message
 
@@ -117,7 +122,8 @@ class HoldingProducer:
         """
         if self._is_held:
             return self._tell(body, **options)
-        answer = self._hold(self._held(body, **options), options.get("retry_policy") if options.get("retry") else None)
+        policy = options.get("retry_policy") if options.get("retry") else None
+        answer = self._hold(self._held(body, **options), _request_of(body, options), policy)
         if answer == "lost":
             message = "this run was lost: its retry or replacement is not sent"
             raise Ignore(message)
@@ -132,13 +138,13 @@ class HoldingProducer:
             logger.warning("%s is held, and its event could not be sent: %s", self._name, error)
             return None
 
-    def _hold(self, held: Held, policy: dict[str, Any] | None) -> str:
-        hold = self._installed.ledger.hold
+    def _hold(self, held: Held, request: Context, policy: dict[str, Any] | None) -> str:
+        args = (self._installed, held, request)
         if policy is None:
-            return hold(held)
+            return hold(*args)
         known = ("max_retries", "interval_start", "interval_step", "interval_max")
         steps = {name: policy[name] for name in known if policy.get(name) is not None}
-        return str(retry_over_time(hold, LedgerUnavailable, args=(held,), **steps))
+        return str(retry_over_time(hold, LedgerUnavailable, args=args, **steps))
 
     def _held(
         self,
@@ -158,6 +164,13 @@ class HoldingProducer:
         properties["priority"] = priority or 0
         message = Finished(data, content_type, encoding, headers, properties)
         return held(self._installed.app, self._name, message, self._where, self._ticket)
+
+
+def _request_of(body: Any, options: dict[str, Any]) -> Context:
+    """What the result backend is told of the task."""
+    args, kwargs, _ = body
+    properties = {name: options.get(name) for name in ("reply_to", "correlation_id")}
+    return Context(options["headers"], args=args, kwargs=kwargs, delivery_info={}, **properties)
 
 
 @dataclass(frozen=True)

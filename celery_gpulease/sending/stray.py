@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
-from functools import cache
-from typing import Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
-from billiard.einfo import ExceptionInfo
-from celery import bootsteps
-from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from celery.worker.request import Request
 from celery.worker.state import task_ready
 from kombu.serialization import dumps, registry
+from kombu.utils.encoding import str_to_bytes
 
+from celery_gpulease import events
+from celery_gpulease.ends import UNREADABLE, stored_end
 from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 from celery_gpulease.installed import installation
-from celery_gpulease.model import DEFAULT_POOL
+from celery_gpulease.ledger.views import is_known
+from celery_gpulease.loops import RETRY_EVERY
+from celery_gpulease.model import DEFAULT_POOL, HEADER, check_gpu, check_pool
 from celery_gpulease.sending.destination import Destination
 from celery_gpulease.sending.holding import Finished, held
 from celery_gpulease.sending.maps import gpu_task_of
 from celery_gpulease.sending.protocol import in_protocol_2
-from celery_gpulease.sending.task import LeasedTask
+from celery_gpulease.sending.tracking import hold
+
+if TYPE_CHECKING:
+    from celery.app.task import Context
+
+    from celery_gpulease.model import Held
 
 logger = get_logger(__name__)
-
-
-class StrayStep(bootsteps.Step):
-    """Of a worker's consumer: GPU tasks are held there also where they have a request class of their own."""
-
-    label = "Stray GPU tasks"
-
-    def __init__(self, consumer: Any, **_: Any) -> None:
-        super().__init__(consumer)
-        for task in consumer.app.tasks.values():
-            if isinstance(task, LeasedTask):
-                task.Request = stray_request(symbol_by_name(task.Request))
-
-
-@cache
-def stray_request(base: type) -> type:
-    """The request class of a task that may need a lease, on a worker without `--gpu`: over Celery's or the user's."""
-    if issubclass(base, StrayRequest):
-        return base
-    return type("StrayRequest", (StrayRequest, base), {"own": base})
-
 
 #: What a transport puts among a message's properties, and the message says elsewhere too.
 _OF_TRANSPORTS: Final = ("delivery_info", "application_headers", "content_type", "content_encoding")
@@ -54,69 +41,151 @@ class StrayRequest(Request):
     """The request of a GPU task, or of a map of one, on a worker without `--gpu`: it is held instead of run.
 
     Attributes:
-        own: The task's own class of requests.
+        consumer: Of the worker, where this package has wired it.
     """
 
-    own: type = Request
+    consumer: Any = None
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
-        self._is_held = gpu_task_of(self) is not None
-        if self._is_held:
-            self._eta = None  # the ledger waits
+        self._must_be_held = gpu_task_of(self) is not None
+        if self._must_be_held:
+            self._eta = None  # the ledger waits for it: this worker would keep the message until then
 
     def revoked(self) -> bool:
-        """Celery asks this before it runs a request: the place to hold it."""
-        if super().revoked():
+        """Celery asks this before it revokes, expires or runs a request: the place to hold it.
+
+        Of a message that came twice Celery would store that this copy is revoked, while the other runs.
+        """
+        if not self._must_be_held:
+            return bool(super().revoked())
+        if self._already_revoked:
             return True
-        if not self._is_held:
-            return False
-        task_ready(self)
         try:
-            hold_again(self)
-        except LedgerUnavailable as error:
-            logger.warning("%s goes back to its queue: %s", self, error)
-            self.reject(requeue=True)
-        except ConfigurationError:  # it cannot be held, and must not run
-            self.on_failure(ExceptionInfo())
-        else:
-            self.acknowledge()
+            is_twice = is_known(installation(self.app).ledger, ticket_of(self))
+        except (LedgerUnavailable, ConfigurationError):
+            is_twice = True  # cannot be told now: `_hold` says why
+        if not is_twice and super().revoked():
+            return True
+        task_ready(self)
+        self._hold()
         return True
 
+    def _hold(self, *, is_late: bool = False) -> None:
+        try:
+            hold_stray(self)
+        except Exception as error:  # noqa: BLE001  # of Redis, or of a result backend
+            self._hold_later(error, is_late=is_late)
+            return
+        if is_late:
+            self.consumer.qos.decrement_eventually()
+        self.acknowledge()
 
-def hold_again(request: Any, gpu: str = "") -> None:
-    """Holds the message of a request as its sender should have.
+    def _hold_later(self, error: Exception, *, is_late: bool) -> None:
+        """It stays unacknowledged, as a task with an eta does in Celery, and hinders no other meanwhile."""
+        if self.consumer is None:
+            logger.warning("%s goes back to its queue: %s", self, error)
+            self.reject(requeue=True)
+            return
+        if not is_late:
+            logger.warning("%s cannot be held now, which is tried again: %s", self, error)
+            self.consumer.qos.increment_eventually()
+        self.consumer.timer.call_after(RETRY_EVERY, self._hold, kwargs={"is_late": True})
+
+
+def hold_stray(request: Any, gpu: str = "") -> None:
+    """Holds the message of a request as its sender should have, once. Safe to repeat.
+
+    What can be held by no means fails, as Celery fails what it cannot run.
 
     Args:
         request: Celery's.
-        gpu: Into whose queue it was sent: a task that is no GPU task is pinned there.
+        gpu: The one into whose queue it was sent: a task that is no GPU task runs there and nowhere else.
 
     Raises:
         LedgerUnavailable: Redis does not answer.
-        ConfigurationError: A setting is wrong.
     """
-    message, task, finished = request.message, gpu_task_of(request), finished_again(request)
-    # the same for a message that is delivered again, because HOLD's reply was lost
-    ticket = uuid.uuid5(uuid.NAMESPACE_OID, f"{request.id}/{message.delivery_tag}").hex
-    where = Destination(task.pool, "") if task else Destination(DEFAULT_POOL, gpu)
-    installation(request.app).ledger.hold(held(request.app, request.task.name, finished, where, ticket))
-    logger.warning("%s came past the ledger, and is held for a GPU", request)
+    if _has_ended_before(request):
+        logger.warning("%s was delivered again, and is dropped: its result is stored", request)
+        return
+    try:
+        installed, one = installation(request.app), _held(request, gpu)
+    except Exception as error:  # whatever somebody wrote by hand
+        logger.exception("%s came past the ledger, cannot be held, and fails", request)
+        store = request.task.backend.mark_as_failure
+        store(request.id, error, request=_context(request), store_result=request.store_errors)
+        return
+    if hold(installed, one, _context(request)) == "known":
+        logger.warning("%s came twice, and is dropped: it is held, runs, or has run", request)
+    else:
+        logger.warning("%s came past the ledger, and is held for a GPU", request)
+        events.send(
+            request.app, "task-held", uuid=request.id, name=request.task.name, pool=one.pool, gpu=one.pin or None
+        )
 
 
-def finished_again(request: Any) -> Finished:
+def _held(request: Any, gpu: str) -> Held:
+    one = held(request.app, request.task.name, _finished(request), _destination(request, gpu), ticket_of(request))
+    return replace(one, run_ticket="", run_token="")  # whatever runs in this process did not send it
+
+
+def ticket_of(request: Any) -> str:
+    """The ticket of a message, the same for all its copies.
+
+    A broker delivers again what was not acknowledged, and a sender that lost its connection sends again: of a copy the
+    delivery tag may be another. A retry is another message.
+    """
+    retries = request.request_dict.get("retries") or 0
+    body = hashlib.sha256(str_to_bytes(request.message.body)).hexdigest()
+    return uuid.uuid5(uuid.NAMESPACE_OID, f"{request.id}/{request.task.name}/{retries}/{body}").hex
+
+
+def _has_ended_before(request: Any) -> bool:
+    """Was it delivered again so late that the ledger has forgotten its run?"""
+    backend = request.task.backend
+    if not (request.delivery_info or {}).get("redelivered") or request.ignore_result or backend.as_uri() in UNREADABLE:
+        return False
+    try:
+        return stored_end(backend, request.id, since_ms=0) is not None
+    except Exception:  # any backend, any error
+        logger.exception("%s is held: the result backend does not say whether it has ended", request)
+        return False
+
+
+def _destination(request: Any, gpu: str) -> Destination:
+    told, task = _our_header(request.message.headers), gpu_task_of(request)
+    pool = told.get("pool") or (task.pool if task else DEFAULT_POOL)
+    pin = told.get("pin") or ("" if task else gpu)
+    return Destination(check_pool(pool), check_gpu(pin) if pin else "")
+
+
+def _our_header(headers: Any) -> dict[str, Any]:
+    header = (headers or {}).get(HEADER)
+    return header if isinstance(header, dict) else {}
+
+
+def _finished(request: Any) -> Finished:
     """The message as it came, or in protocol 2 where it came in another."""
     message = request.message
     properties = {name: value for name, value in (message.properties or {}).items() if name not in _OF_TRANSPORTS}
     headers = dict(message.headers or {})
     headers.pop("compression", None)  # kombu has undone it
-    if is_of_protocol_2(message):
-        return Finished(message.body, message.content_type, message.content_encoding, headers, properties)
-    args, kwargs, embed = request.body
-    new = in_protocol_2(request.app.amqp, {**request.request_dict, **embed, "args": args, "kwargs": kwargs})
-    content_type, encoding, body = dumps(new.body, registry.type_to_name[message.content_type])
-    return Finished(body, content_type, encoding, {**headers, **new.headers}, properties)
+    body, content_type, encoding = message.body, message.content_type, message.content_encoding
+    if not _is_of_protocol_2(message):
+        args, kwargs, embed = request.body
+        new = in_protocol_2(request.app.amqp, {**request.request_dict, **embed, "args": args, "kwargs": kwargs})
+        content_type, encoding, body = dumps(new.body, registry.type_to_name[content_type])
+        headers |= new.headers
+    if eta := _our_header(headers).get("eta"):  # held once, and put here by hand
+        headers["eta"] = eta
+    return Finished(body, content_type, encoding, headers, properties)
 
 
-def is_of_protocol_2(message: Any) -> bool:
+def _is_of_protocol_2(message: Any) -> bool:
     """As Celery decides it (`task_message_handler` in celery/worker/strategy.py)."""
     return "args" not in message.payload
+
+
+def _context(request: Any) -> Context:
+    context: Context = request._context  # noqa: SLF001
+    return context

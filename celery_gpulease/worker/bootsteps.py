@@ -37,9 +37,13 @@ from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.heartbeat import Heartbeat, settle
 from celery_gpulease.worker.inbox import Inbox
 from celery_gpulease.worker.options import banner, ineffective_options, ineffective_settings, parse_pools
+from celery_gpulease.worker.plain import plain_consumer
 from celery_gpulease.worker.pools import InMainPool
 from celery_gpulease.worker.processes import child_pids, is_certainly_alive, is_certainly_dead, is_gone
 from celery_gpulease.worker.refusals import refuse_options, refuse_other_prefix
+from celery_gpulease.worker.strays import Strays
+from celery_gpulease.worker.telling import Teller
+from celery_gpulease.worker.tracking import track_starts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,6 +77,8 @@ class GPUStep(bootsteps.StartStopStep):
         self.enabled = gpu is not None or gpu_pools is not None
         self._gpu, self._gpu_pools, self._options = gpu, gpu_pools, options
         self._has_left = Event()
+        if not self.enabled:
+            worker.consumer_cls = plain_consumer(symbol_by_name(worker.consumer_cls))
 
     def create(self, worker: Any) -> None:
         """Checks everything, then joins: what is refused leaves nothing registered.
@@ -93,6 +99,7 @@ class GPUStep(bootsteps.StartStopStep):
             raise WorkerRefused(f"{type(error).__name__}: {error}") from error
         gpu_workers.set_current(self.gpu_worker)
         signals.connect()
+        track_starts(worker.app, installed.settings)
         devices.show_only(device)
         consume_only(worker.app, device)
         bound_broker(worker.app)
@@ -112,6 +119,12 @@ class GPUStep(bootsteps.StartStopStep):
         gpu_worker.child_pids = lambda: child_pids(worker.pool)
         self._end_writer = EndWriter(worker.app, gpu_worker.ledger)
         gpu_worker.on_ending = self._end_writer.wake
+        self._strays = Strays(gpu_worker)
+        gpu_worker.on_stray = self._strays.add
+        installed = installation(worker.app)
+        installed.sends_task_events = lambda: sends_task_events(worker)
+        self._teller = Teller(installed, worker.hostname)
+        gpu_worker.tell_monitors = self._teller.tell
         self._pace = ReconcilePace(gpu_worker.ledger, gpu_worker.presence.instance)
         self._heartbeat = Heartbeat(gpu_worker, on_taken=self._stop_taken)
         dispatcher = Dispatcher(gpu_worker.ledger, gpu_worker.device.id, gpu_worker.is_running, self._end_writer.wake)
@@ -125,7 +138,7 @@ class GPUStep(bootsteps.StartStopStep):
         if not gpu_worker.ledger.is_broker:
             self._inbox = Inbox(gpu_worker.ledger, gpu_worker.device.id, worker.consumer.receive_routed)
         self._companion = Companion(gpu_worker) if isinstance(worker.pool, InMainPool) else None
-        for thread in (self._end_writer, self._pace, self._heartbeat, self._companion):
+        for thread in (self._end_writer, self._strays, self._teller, self._pace, self._heartbeat, self._companion):
             if thread is not None:
                 thread.start()
         self._close_at_once(worker)
@@ -217,11 +230,13 @@ class GPUStep(bootsteps.StartStopStep):
         self._heartbeat.join(LONGEST_LEAVE)
         if self._companion is not None:
             self._companion.stop()
+        self._strays.leave()
         self._trying(self._say_the_last)
         self._pace.stop()
         self._end_writer.stop()
         if self._inbox:
             self._inbox.stop()
+        self._teller.stop()
 
     def _say_the_last(self) -> None:
         for execution in self.gpu_worker.executions():
@@ -262,6 +277,12 @@ class GPUStep(bootsteps.StartStopStep):
                 "it run to its end, and what kills its process kills this worker; prefork (the default) can",
                 worker.pool_cls.__module__,
             )
+
+
+def sends_task_events(worker: Any) -> bool:
+    """Was this worker told to, by `-E`, the setting, or a monitor?"""
+    dispatcher = getattr(getattr(worker, "consumer", None), "event_dispatcher", None)
+    return bool(dispatcher and dispatcher.enabled and (not dispatcher.groups or "task" in dispatcher.groups))
 
 
 def warn_of_server(trouble: str) -> None:

@@ -52,6 +52,15 @@ class GPUConsumer(Consumer):
     on_asking: Callable[[], None]
     _is_cut_off = False
 
+    def __init__(self, on_task_request: Callable[[Any], None], *args: Any, **options: Any) -> None:
+        self._run = on_task_request
+        super().__init__(self._hold_or_run, *args, **options)
+
+    def _hold_or_run(self, request: Any) -> None:
+        """What came past the ledger is held now: nobody else has it, and the pool may be busy for hours."""
+        if request.claim is not None or not request.revoked():
+            self._run(request)
+
     def update_strategies(self) -> None:
         """Every task gets our request, before Celery builds the strategies that use it."""
         for task in self.app.tasks.values():

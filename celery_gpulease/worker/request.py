@@ -18,10 +18,11 @@ from celery.worker.request import Request
 from celery.worker.state import task_ready
 from kombu.utils.encoding import safe_repr
 
-from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
+from celery_gpulease.events import with_state
+from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.model import AGAIN, HEADER, Claim
 from celery_gpulease.sending.maps import gpu_task_of
-from celery_gpulease.sending.stray import StrayRequest, hold_again
+from celery_gpulease.sending.stray import StrayRequest
 from celery_gpulease.worker.gpu_worker import REJECTED
 from celery_gpulease.worker.pools import InMainPool
 
@@ -43,7 +44,7 @@ def gpu_request(base: type, gpu_worker: GPUWorker, pool: Any) -> type:
     """The request class of a task on a GPU's worker, over Celery's or the user's own (`Task.Request`)."""
     if issubclass(base, GPURequest):  # the consumer restarts, and asks again
         return base
-    under = base.own if issubclass(base, StrayRequest) else base
+    under = Request if issubclass(base, StrayRequest) else base
     return type("GPURequest", (GPURequest, under), {"gpu_worker": gpu_worker, "pool": pool})
 
 
@@ -79,7 +80,7 @@ class GPURequest(Request):
         if self.claim is not None:
             self._request_dict["eta"] = header.get("eta")  # the ledger has waited; the task still sees it
         else:
-            self._eta = None  # it came past the ledger, which waits, not this worker
+            self._eta = None  # the ledger will wait, not this process, which alone has the message
 
     # before it runs
 
@@ -108,7 +109,7 @@ class GPURequest(Request):
     def _start(self) -> bool:
         try:
             if self.claim is None:  # it came past the ledger
-                hold_again(self, self.gpu_worker.device.id)
+                self.gpu_worker.on_stray(self)
                 return False
             if celery_state.should_stop is not None or celery_state.should_terminate is not None:
                 return False  # the claim goes back when the worker closes
@@ -118,8 +119,6 @@ class GPURequest(Request):
             self._is_started = self._ask_to_start(self.claim)
         except LedgerUnavailable as error:
             self._give_up_start(error)
-        except ConfigurationError:  # what came past the ledger makes no sense there
-            self.on_failure(ExceptionInfo())
         return self._is_started
 
     def _ask_to_start(self, claim: Claim) -> bool:
@@ -139,10 +138,18 @@ class GPURequest(Request):
         if answer in ("run", "rerun", "again"):
             self.delivery_info["redelivered"] = answer != "run"
             self.gpu_worker.begin(claim, self)
+            self._tell_of_claim(claim)
             self._say_ignored_limits()
             return True
         logger.info("%s is dropped: its claim is over (%s)", self, answer)
         return False
+
+    def _tell_of_claim(self, claim: Claim) -> None:
+        try:
+            self.gpu_worker.tell_monitors()
+        except LedgerUnavailable as error:
+            logger.warning("Monitors are told later what was requeued: %s", error)
+        self.send_event("task-claimed", gpu=claim.gpu, fence=claim.fence, delivery=claim.delivery)
 
     def _say_ignored_limits(self) -> None:
         has_limits = any(self.time_limits) or self.task.time_limit or self.task.soft_time_limit
@@ -156,6 +163,10 @@ class GPURequest(Request):
         if self.claim is not None:
             self.gpu_worker.begin(self.claim, self)
             self._end("START was not answered", counted=False)
+
+    def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002
+        """Sends one of Celery's events, or ours."""
+        super().send_event(type, **with_state(type, fields))
 
     # when it is over
 

@@ -102,6 +102,13 @@ def fail(self):
         raise ValueError("no")
 
 
+@app.task(base=GPUTask, bind=True, ignore_result=True)
+def ignore(self):
+    """Stores nothing."""
+    with run_of(self):
+        return 1
+
+
 @app.task(base=GPUTask, bind=True, max_retries=3)
 def retry_once(self, countdown):
     """Fails at first."""

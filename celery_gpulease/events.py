@@ -1,0 +1,56 @@
+"""Events of what the ledger does, for Flower and `celery events`: beside Celery's own of what workers do.
+
+Celery's monitors know a task's state by its events, and take one that they do not know, such as `task-held`, for a
+later state than STARTED and REVOKED (`Task.event` in celery/events/state.py). They take over all of an event's fields,
+too: so those of Celery's events that may follow ours carry their state as a field.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from celery import states
+
+from celery_gpulease.installed import LEDGER_NODE, installation
+
+if TYPE_CHECKING:
+    from celery.events import EventDispatcher
+
+_STATES: Final = {
+    "task-started": states.STARTED,
+    "task-revoked": states.REVOKED,
+    "task-rejected": states.REJECTED,
+}
+
+
+def with_state(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an event of Celery's that may follow one of ours."""
+    return {**fields, "state": _STATES[kind]} if kind in _STATES else fields
+
+
+def are_sent(app: Any) -> bool:
+    """Does this process send events of tasks, by its configuration or as its worker was told?"""
+    told = installation(app).sends_task_events()
+    return bool(app.conf.worker_send_task_events if told is None else told)
+
+
+def send(app: Any, kind: str, **fields: Any) -> None:
+    """Sends an event in the ledger's name, where events are sent."""
+    if are_sent(app):
+        with app.events.default_dispatcher(hostname=LEDGER_NODE) as dispatcher:
+            dispatcher.send(kind, **with_state(kind, fields))
+
+
+def publish_held(app: Any, producer: Any, sent: dict[str, Any], pool: str, pin: str) -> None:
+    """Sends `task-held` after Celery's `task-sent`, by the same connection.
+
+    Args:
+        app: The sender's.
+        producer: Kombu's.
+        sent: What `task-sent` said.
+        pool: Where it waits.
+        pin: The GPU that it waits for, or empty.
+    """
+    dispatcher: EventDispatcher = installation(app).event_dispatcher
+    known = {name: sent.get(name) for name in ("uuid", "name", "root_id", "parent_id")}
+    dispatcher.publish("task-held", {**known, "pool": pool, "gpu": pin or None}, producer)

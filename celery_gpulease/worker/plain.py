@@ -1,0 +1,48 @@
+"""Celery's consumer on a worker without `--gpu`: a GPU task that reaches it is held, whatever its request class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.utils.imports import symbol_by_name
+from celery.worker.consumer import Consumer
+
+from celery_gpulease.sending.stray import StrayRequest
+from celery_gpulease.sending.task import GPUTask, LeasedTask
+
+
+def plain_consumer(base: type) -> type:
+    """The consumer class of a plain worker, over Celery's or the user's own (`worker_consumer`)."""
+    return type("PlainConsumer", (PlainConsumer, base), {})
+
+
+class PlainConsumer(Consumer):
+    """The consumer of a plain worker."""
+
+    def __init__(self, on_task_request: Any, *args: Any, **options: Any) -> None:
+        self._run = on_task_request
+        super().__init__(self._hold_or_run, *args, **options)
+
+    def _hold_or_run(self, request: Any) -> None:
+        """Celery would ask `revoked` only when its pool has a free process."""
+        if not (isinstance(request, StrayRequest) and request.revoked()):
+            self._run(request)
+
+    def bucket_for_task(self, task: Any) -> Any:
+        """The rate of a GPU task is looked at where it runs."""
+        return None if isinstance(task, GPUTask) else super().bucket_for_task(task)
+
+    def update_strategies(self) -> None:
+        """What may need a lease gets our request, before Celery builds the strategies that use it."""
+        for task in self.app.tasks.values():
+            if isinstance(task, LeasedTask):
+                task.Request = stray_request(symbol_by_name(task.Request), self)
+        super().update_strategies()
+
+
+def stray_request(base: type, consumer: Any) -> type:
+    """The request class of a GPU task, over our own or the user's (`Task.Request`)."""
+    if getattr(base, "consumer", None) is consumer:  # the consumer restarts, and asks again
+        return base
+    bases = (base,) if issubclass(base, StrayRequest) else (StrayRequest, base)
+    return type("StrayRequest", bases, {"consumer": consumer})

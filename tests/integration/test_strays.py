@@ -1,0 +1,103 @@
+"""What a GPU's worker took out of its queue past the ledger, when it stops and the ledger is away."""
+
+import logging
+import socket
+
+import pytest
+from celery import Celery
+from celery.worker.request import Request
+from kombu import Queue
+
+from celery_gpulease import GPULease, GPUTask
+from celery_gpulease.ledger import Ledger
+from celery_gpulease.model import Device
+from celery_gpulease.settings import Settings
+from celery_gpulease.worker.gpu_worker import GPUWorker
+from celery_gpulease.worker.strays import Strays
+
+# Celery's result backends leave their sockets to the garbage collector, and use what redis-py deprecates.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
+]
+
+DEVICE = Device("node7:0", 0, "node7")
+
+
+def app_on(url, **conf):
+    app = Celery("proj", broker=url, backend=url, set_as_current=False)
+    app.conf.update(conf)
+    GPULease(app)
+
+    @app.task(base=GPUTask, name="proj.add", shared=False)
+    def add(x, y):
+        return x + y
+
+    return app
+
+
+@pytest.fixture
+def app(redis_url):
+    app = app_on(redis_url)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def strays(redis_url):
+    return Strays(GPUWorker(away(), DEVICE, ("default",), "gpu0@node7"))
+
+
+def away():
+    """A ledger whose server does not answer."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    return Ledger(Settings(redis_url=f"redis://127.0.0.1:{port}/0"))
+
+
+def taken(app):
+    """The request of the first message of the GPU's queue, which is not there any more."""
+    with app.connection_for_read() as connection:
+        message = Queue(DEVICE.queue)(connection.default_channel).get(no_ack=True)
+        return Request(message, app=app, task=app.tasks["proj.add"])
+
+
+def sent(app, redis_url, **options):
+    stranger = Celery("stranger", broker=redis_url, set_as_current=False)
+    task = stranger.send_task("proj.add", (1, 2), queue=DEVICE.queue, **options).id
+    stranger.close()
+    return task
+
+
+def test_it_is_held_where_the_ledger_is_there(app, strays, redis_url):
+    task = sent(app, redis_url)
+    strays.add(taken(app))
+    strays.leave()
+    assert app.gpulease.ledger.client.exists(f"gpu:task:{task}")
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "zlib", "priority": 3}])
+def test_it_goes_back_into_its_queue_as_it_came(app, strays, redis_url, options):
+    task = sent(app, redis_url, **options)
+    before = taken(app)
+    app.gpulease.__dict__["ledger"] = away()
+    strays.add(before)
+    strays.leave()
+    after = taken(app)
+    assert after.id == task
+    assert (after.args, after.kwargs, after.delivery_info["priority"]) == ([1, 2], {}, options.get("priority", 0))
+    assert {**after.message.headers, "compression": None} == {**before.message.headers, "compression": None}
+
+
+def test_where_the_broker_is_away_too_the_log_has_all_that_is_needed_to_send_it_again(strays, redis_url, caplog):
+    app = app_on(redis_url, broker_write_url=away().settings.redis_url)
+    app.gpulease.__dict__["ledger"] = away()
+    task = sent(app, redis_url)
+    strays.add(taken(app))
+    with caplog.at_level(logging.CRITICAL):
+        strays.leave()
+    assert task in caplog.text
+    assert "is LOST" in caplog.text
+    assert "[[1, 2]" in caplog.text
+    app.close()
