@@ -109,13 +109,16 @@ def hold_stray(request: Any, gpu: str = "") -> None:
         logger.warning("%s was delivered again, and is dropped: its result is stored", request)
         return
     try:
-        installed, one = installation(request.app), _held(request, gpu)
-    except Exception as error:  # whatever somebody wrote by hand
+        one = _held(request, gpu)
+        answer = hold(installation(request.app), one, _context(request))
+    except LedgerUnavailable:
+        raise
+    except Exception as error:  # whatever somebody wrote by hand, or a wrong setting
         logger.exception("%s came past the ledger, cannot be held, and fails", request)
         store = request.task.backend.mark_as_failure
         store(request.id, error, request=_context(request), store_result=request.store_errors)
         return
-    if hold(installed, one, _context(request)) == "known":
+    if answer == "known":
         logger.warning("%s came twice, and is dropped: it is held, runs, or has run", request)
     else:
         logger.warning("%s came past the ledger, and is held for a GPU", request)
