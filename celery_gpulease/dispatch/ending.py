@@ -10,7 +10,7 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from celery import signals
+from celery import signals, states
 from celery.app.task import Context
 from celery.utils.log import get_logger
 from kombu.exceptions import ContentDisallowed, DecodeError
@@ -22,8 +22,16 @@ from celery_gpulease.exceptions import LeaseLost
 from celery_gpulease.loops import Loop
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
     from celery_gpulease.ledger import Ledger
-    from celery_gpulease.ledger.answers import Cancelled, Ending
+    from celery_gpulease.ledger.answers import Ending
+
+    #: A worker's event dispatcher, which it has while it has its broker; None in a process that is no worker.
+    Events: TypeAlias = Callable[[], Any] | None
+    #: An event's type and fields.
+    Event: TypeAlias = tuple[str, dict[str, Any]]
 
 logger = get_logger(__name__)
 
@@ -34,16 +42,16 @@ REASONS: Final = {"expired": "expired", "cancelled": "revoked"}
 class EndWriter(Loop):
     """Writes the ends that are due, one after the other, each time it is woken."""
 
-    def __init__(self, app: Any, ledger: Ledger) -> None:
+    def __init__(self, app: Any, ledger: Ledger, events: Events = None) -> None:
         super().__init__("end-writer")
-        self._app, self._ledger = app, ledger
+        self._app, self._ledger, self._events = app, ledger, events
 
     def turn(self) -> None:
         """Writes all that are due."""
-        write_ends(self._app, self._ledger)
+        write_ends(self._app, self._ledger, self._events)
 
 
-def write_ends(app: Any, ledger: Ledger) -> int:
+def write_ends(app: Any, ledger: Ledger, events: Events = None) -> int:
     """Writes every end that is due; how many. What fails is tried again after a while, ten times.
 
     Raises:
@@ -51,7 +59,7 @@ def write_ends(app: Any, ledger: Ledger) -> int:
     """
     written = 0
     while ending := ledger.end():
-        if trouble := _write_and_finish(app, ledger, ending):
+        if trouble := write_and_finish(app, ledger, ending, events):
             words = "The end of %s[%s] could not be written; it is tried again"
             logger.error(words, ending.task, ending.task_id, exc_info=trouble)
         else:
@@ -59,31 +67,17 @@ def write_ends(app: Any, ledger: Ledger) -> int:
     return written
 
 
-def cancel(app: Any, ledger: Ledger, task_id: str) -> tuple[Cancelled, Exception | None]:
-    """Takes back what is held of a task and writes its end, at once.
-
-    Returns:
-        What was found; and why an end could not be written (the result backend is away), None where all are. A GPU
-        worker writes it half a minute later, or as soon as there is one.
-
-    Raises:
-        LedgerUnavailable: Redis does not answer.
-    """
-    found = ledger.cancel(task_id)
-    troubles = [_write_and_finish(app, ledger, ending) for ending in found.endings]
-    return found, next(filter(None, troubles), None)
-
-
-def _write_and_finish(app: Any, ledger: Ledger, ending: Ending) -> Exception | None:
+def write_and_finish(app: Any, ledger: Ledger, ending: Ending, events: Events = None) -> Exception | None:
+    """Writes an end, and forgets its ticket; what went wrong, when it did."""
     try:
-        write_end(app, ending)
+        write_end(app, ending, events)
     except Exception as error:  # noqa: BLE001  any backend, any error
         return error
     ledger.finish(ending.ticket)
     return None
 
 
-def write_end(app: Any, ending: Ending) -> None:
+def write_end(app: Any, ending: Ending, events: Events = None) -> None:
     """Stores one task's end, REVOKED or FAILURE with LeaseLost, and does what Celery does beside it.
 
     A task that has its result already, because its worker died just after it was stored, keeps that end.
@@ -91,39 +85,44 @@ def write_end(app: Any, ending: Ending) -> None:
     Raises:
         Exception: Of the result backend: it does not answer, or cannot store.
     """
-    task = app.tasks.get(ending.task)
-    backend = task.backend if task is not None else app.backend
+    task, backend = app.tasks.get(ending.task), backend_of(app, ending.task)
     request = request_of(app, ending)
-    since_ms = ending.first_run_ms
-    if since_ms and (stored := stored_end(backend, ending.task_id, since_ms)):
+    stored = stored_end(backend, ending.task_id, ending.first_run_ms) if ending.first_run_ms else None
+    # Celery's workers store REVOKED when they hear of a revoke, and nothing of what goes with it
+    if stored and not (ending.why in REASONS and stored["status"] == states.REVOKED):
         repeat_end(backend, stored, request)
         return
-    if ending.why in REASONS:
-        _revoke(app, ending, task, backend, request)
-    else:
-        _fail(app, ending, task, backend, request)
+    end = _revoke if ending.why in REASONS else _fail
+    kind, fields = end(ending, task, backend, request)
+    if getattr(task, "send_events", True):
+        _send_event(app, events, kind, uuid=ending.task_id, **fields)
 
 
-def _revoke(app: Any, ending: Ending, task: Any, backend: Any, request: Context) -> None:
-    is_expired, is_stored = ending.why == "expired", not _is_ignored(request, task)
+def backend_of(app: Any, name: str) -> Any:
+    """The result backend of a task, which may have its own."""
+    task = app.tasks.get(name)
+    return app.backend if task is None else task.backend
+
+
+def _revoke(ending: Ending, task: Any, backend: Any, request: Context) -> Event:
+    is_expired, is_stored = ending.why == "expired", _is_stored(request, task)
     backend.mark_as_revoked(ending.task_id, REASONS[ending.why], request=request, store_result=is_stored)
     if task is not None:
         signals.task_revoked.send(task, request=request, terminated=False, signum=None, expired=is_expired)
-    _send_event(app, "task-revoked", uuid=ending.task_id, terminated=False, signum=None, expired=is_expired)
     logger.info("Task %s[%s] is revoked: %s", ending.task, ending.task_id, ending.why)
+    return "task-revoked", {"terminated": False, "signum": None, "expired": is_expired}
 
 
-def _fail(app: Any, ending: Ending, task: Any, backend: Any, request: Context) -> None:
+def _fail(ending: Ending, task: Any, backend: Any, request: Context) -> Event:
     error = LeaseLost(_why_lost(ending))
-    is_stored = not _is_ignored(request, task) or getattr(task, "store_errors_even_if_ignored", False)
-    backend.mark_as_failure(ending.task_id, error, request=request, store_result=is_stored)
+    backend.mark_as_failure(ending.task_id, error, request=request, store_result=_is_stored(request, task))
     if task is not None:
         signals.task_failure.send(
             sender=task, task_id=ending.task_id, exception=error, args=request.args, kwargs=request.kwargs,
             traceback=None, einfo=None,
         )  # fmt: skip
-    _send_event(app, "task-failed", uuid=ending.task_id, exception=repr(error), traceback=None)
     logger.error("Task %s[%s] has failed: %s", ending.task, ending.task_id, error)
+    return "task-failed", {"exception": repr(error), "traceback": None}
 
 
 def request_of(app: Any, ending: Ending) -> Context:
@@ -150,9 +149,11 @@ def request_of(app: Any, ending: Ending) -> Context:
     )  # fmt: skip
 
 
-def _is_ignored(request: Context, task: Any) -> bool:
+def _is_stored(request: Context, task: Any) -> bool:
+    """As `Request.store_errors` in celery/worker/request.py."""
     asked = request.__dict__.get("ignore_result")
-    return bool(getattr(task, "ignore_result", False) if asked is None else asked)
+    is_ignored = getattr(task, "ignore_result", False) if asked is None else asked
+    return not is_ignored or getattr(task, "store_errors_even_if_ignored", False)
 
 
 def _why_lost(ending: Ending) -> str:
@@ -164,7 +165,10 @@ def _why_lost(ending: Ending) -> str:
     return f"its worker died under it; it was given out {times}"
 
 
-def _send_event(app: Any, kind: str, **fields: Any) -> None:
-    if app.conf.worker_send_task_events:
+def _send_event(app: Any, events: Events, kind: str, **fields: Any) -> None:
+    if events is not None:
+        if (dispatcher := events()) is not None:  # else the worker has lost its broker
+            dispatcher.send(kind, **fields)
+    elif app.conf.worker_send_task_events:
         with app.events.default_dispatcher() as dispatcher:
             dispatcher.send(kind, **fields)

@@ -11,9 +11,9 @@ claim:<gpu>          hash     whose lease it is: ticket, token, fence, state (cl
 fence:<gpu>          integer  grows with every claim of this GPU: max(last + 1, now)
 deadlines            zset     gpu by its lease's deadline, or its tail's: by then its heartbeat must have come
 ticket:<id>          hash     one holding of one task: task_id, task, pool, pin, priority, score, eta_ms, expires_ms,
-                              held_ms, state, deliveries, returns, gpu, token, why, attempts, superseded; from START:
-                              nonce, acks_late, limit, stores_result, runs, first_run_ms (how many, and since when,
-                              but for those that asked for another), last_run (the token that started last; only
+                              held_ms, state, deliveries, returns, gpu, token, why, attempts, superseded, stamps; from
+                              START: nonce, acks_late, limit, stores_result, runs, first_run_ms (how many, and since
+                              when, but for those that asked for another), last_run (the token that started last; only
                               that run may come back after it was reaped), holder (the instance that started it)
 message:<id>         string   the ticket's message, ready to send but for two holes. Apart from the ticket, whose hash
                               stays small enough for Redis' compact encoding
@@ -26,6 +26,8 @@ scheduled            zset     tickets by the time when they are due
 scheduled_count      hash     pool → how many of them
 expiring             zset     waiting tickets by the time when they expire
 ending               zset     tickets whose end must still be written outside Redis, by when to try (again)
+revoked              zset     ids of tasks that were revoked in the last 3 hours, and
+revoked_stamps       zset     stamps: what comes of them ends at once
 ended                zset     ids of tickets that ended in the last 15 minutes
 arrival              integer  the last arrival number
 free:<pool>          zset     an index, never the truth: GPUs believed free, by since when
@@ -48,6 +50,7 @@ here:<gpu>           channel  wakes the worker of this GPU
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -56,6 +59,10 @@ class Keys:
     """Builds keys for Python's side: only those that no script reaches."""
 
     prefix: str
+
+    def pattern(self, kind: str = "") -> str:
+        """What SCAN takes: all of our keys, or all that begin so."""
+        return re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix + kind) + "*"
 
     def lease(self, gpu: str) -> str:
         """The lease of a GPU; other programs rely on this name."""

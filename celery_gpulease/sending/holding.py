@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from celery.exceptions import Ignore
+from celery.utils.log import get_logger
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu import Exchange, Queue
 from kombu.compression import compress
@@ -24,8 +25,10 @@ from kombu.utils.functional import retry_over_time
 from kombu.utils.json import dumps
 
 from celery_gpulease import lease
+from celery_gpulease.dispatch.revoking import see_to, stamp_names
 from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 from celery_gpulease.installed import installation
+from celery_gpulease.ledger.answers import Taken
 from celery_gpulease.model import HEADER, PRIORITIES, RECONCILE_TASK, Held
 from celery_gpulease.sending.destination import destination
 
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
     from celery_gpulease.installed import Installation
     from celery_gpulease.sending.destination import Destination
+
+logger = get_logger(__name__)
 
 #: The holes of a held message, which the claim fills (lua/include/message.lua). No JSON text contains them.
 QUEUE_HOLE: Final = "\x01"
@@ -105,12 +110,27 @@ class HoldingProducer:
         """
         if self._is_held:
             return self._producer.publish(body, **options)
-        answer = self._hold(self._held(body, **options), options.get("retry_policy") if options.get("retry") else None)
+        one = self._held(body, **options)
+        answer = self._hold(one, options.get("retry_policy") if options.get("retry") else None)
         if answer == "lost":
             message = "this run was lost: its retry or replacement is not sent"
             raise Ignore(message)
         self._is_held = True
+        if answer == "revoked":
+            self._end(one)
         return None
+
+    def _end(self, one: Held) -> None:
+        """It was revoked before it was sent. What fails here is done by a worker: the task is held."""
+        if one.run_ticket:  # the run has yet to store its RETRY: a worker waits for that
+            return
+        taken = Taken(one.ticket, one.task_id, one.task, has_run=False)
+        try:
+            trouble = see_to(self._installed.app, self._installed.ledger, [taken])
+        except LedgerUnavailable as error:
+            trouble = error
+        if trouble:
+            logger.warning("%s[%s] was revoked, which a GPU worker will store: %s", one.task, one.task_id, trouble)
 
     def _hold(self, held: Held, policy: dict[str, Any] | None) -> str:
         hold = self._installed.ledger.hold
@@ -172,6 +192,7 @@ def held(app: Any, name: str, message: Finished, where: Destination, ticket: str
         },
     }
     run = lease.current(task_id)
+    stamps = stamp_names(headers.get("stamps") or {}, headers.get("stamped_headers") or ())
     return Held(
         ticket=ticket,
         task_id=task_id,
@@ -182,6 +203,7 @@ def held(app: Any, name: str, message: Finished, where: Destination, ticket: str
         eta_ms=epoch_ms(app, eta),
         expires_ms=epoch_ms(app, headers.get("expires")),
         message=_with_holes(dumps(envelope), ticket),
+        stamps=dumps(stamps) if stamps else "",
         run_ticket=run.claim.ticket if run and run.claim else "",
         run_token=run.claim.token if run and run.claim else "",
     )

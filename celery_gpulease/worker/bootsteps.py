@@ -105,7 +105,7 @@ class GPUStep(bootsteps.StartStopStep):
         logger.info(banner(gpu_worker.device, gpu_worker.pools))
         self._say_troubles(worker)
         gpu_worker.child_pids = lambda: child_pids(worker.pool)
-        self._end_writer = EndWriter(worker.app, gpu_worker.ledger)
+        self._end_writer = EndWriter(worker.app, gpu_worker.ledger, lambda: worker.consumer.event_dispatcher)
         gpu_worker.on_ending = self._end_writer.wake
         self._pace = ReconcilePace(gpu_worker.ledger, gpu_worker.presence.instance)
         self._heartbeat = Heartbeat(gpu_worker, on_taken=self._stop_taken)

@@ -79,7 +79,7 @@ MUTATIONS = {
         "put_in_line(ticket)",
         only="promote",
     ),
-    "cancel_overlooks_a_claim": Mutation("if gpu then\n    unclaim(gpu, route)", "if false then", only="cancel"),
+    "cancel_overlooks_a_claim": Mutation("unclaim(one[2], route)", "redis.call('PING')", only="cancel"),
     "a_bump_gives_away_who_came_first": Mutation("+ tonumber(t[4]) % PRIORITY_STEP", "+ next_arrival()", only="bump"),
     "a_bump_moves_nobody": Mutation(
         "redis.call('ZADD', line_of(t[2], t[3]), redis.call('HGET', name, 'score'), ticket)",
