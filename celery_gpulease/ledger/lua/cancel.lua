@@ -1,5 +1,5 @@
--- Takes back every held ticket of a task; what runs already is left alone. Their ends are then due, for whoever writes
--- them. Safe to repeat: a ticket that was cancelled and has not ended is named again.
+-- Takes back every held ticket of a task, so that its end is due for whoever writes it; what runs is left alone.
+-- Safe to repeat: a ticket that was cancelled and has not ended is named again.
 -- KEYS: prefix
 -- ARGV: task_id revoked seed route
 -- Returns: {'known' | 'unknown', {gpu that runs it, ...}, {{ticket, task, it has run (1 or 0)}, ...}}

@@ -3,8 +3,8 @@
 -- ARGV: ticket task_id task pool pin priority eta_ms expires_ms message stamps run_ticket run_token seed route
 -- Returns: {'held' | 'scheduled' | 'claimed' | 'revoked' | 'known' | 'lost'}
 -- include: dispatch
-local ticket, task_id, task, pool, pin, priority, eta_ms, expires_ms, message, stamps, run_ticket, run_token, seed,
-  route = unpack(ARGV)
+local ticket, task_id, task, pool, pin, priority, eta_ms, expires_ms, message, stamps = unpack(ARGV)
+local run_ticket, run_token, seed, route = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
 local name = key('ticket', ticket)
 
 if redis.call('EXISTS', name) == 1 or redis.call('ZSCORE', ENDED, ticket) then
