@@ -51,29 +51,31 @@ class EndWriter(Loop):
         write_ends(self._app, self._ledger, self._events)
 
 
-def write_ends(app: Any, ledger: Ledger, events: Events = None) -> int:
-    """Writes every end that is due; how many. What fails is tried again after a while, ten times.
+def write_ends(app: Any, ledger: Ledger, events: Events = None) -> dict[str, Exception]:
+    """Writes every end that is due. What fails is tried again after a while, ten times.
+
+    Returns:
+        What went wrong, by ticket.
 
     Raises:
         LedgerUnavailable: Redis does not answer.
     """
-    written = 0
+    troubles = {}
     while ending := ledger.end():
-        if trouble := write_and_finish(app, ledger, ending, events):
+        if trouble := _trouble_with(app, ending, events):
             words = "The end of %s[%s] could not be written; it is tried again"
             logger.error(words, ending.task, ending.task_id, exc_info=trouble)
+            troubles[ending.ticket] = trouble
         else:
-            written += 1
-    return written
+            ledger.finish(ending.ticket)
+    return troubles
 
 
-def write_and_finish(app: Any, ledger: Ledger, ending: Ending, events: Events = None) -> Exception | None:
-    """Writes an end, and forgets its ticket; what went wrong, when it did."""
+def _trouble_with(app: Any, ending: Ending, events: Events) -> Exception | None:
     try:
         write_end(app, ending, events)
     except Exception as error:  # noqa: BLE001  any backend, any error
         return error
-    ledger.finish(ending.ticket)
     return None
 
 

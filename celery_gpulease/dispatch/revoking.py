@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 from kombu.utils.json import dumps
 
-from celery_gpulease.dispatch.ending import backend_of, write_and_finish
+from celery_gpulease.dispatch.ending import backend_of, write_ends
 from celery_gpulease.ends import UNREADABLE
 
 if TYPE_CHECKING:
@@ -79,15 +79,9 @@ def see_to(app: Any, ledger: Ledger, taken: list[Taken], events: Events = None) 
     if not taken:
         return None
     if events is None and ledger.wake("due"):
-        troubles = [_store_state(app, one) for one in taken]
-    else:
-        troubles = [_write(app, ledger, one, events) for one in taken]
-    return next(filter(None, troubles), None)
-
-
-def _write(app: Any, ledger: Ledger, taken: Taken, events: Events) -> Exception | None:
-    ending = ledger.end(taken.ticket)
-    return write_and_finish(app, ledger, ending, events) if ending else None
+        return next(filter(None, [_store_state(app, one) for one in taken]), None)
+    troubles = write_ends(app, ledger, events)
+    return next((troubles[one.ticket] for one in taken if one.ticket in troubles), None)
 
 
 def _store_state(app: Any, taken: Taken) -> Exception | None:

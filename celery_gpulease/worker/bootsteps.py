@@ -117,7 +117,7 @@ class GPUStep(bootsteps.StartStopStep):
             on_reconcile=self._pace.wake,
         )
         self._companion = Companion(gpu_worker) if isinstance(worker.pool, InMainPool) else None
-        for thread in (self._end_writer, self._pace, self._heartbeat, self._companion):
+        for thread in (self._pace, self._heartbeat, self._companion):
             if thread is not None:
                 thread.start()
         self._close_at_once(worker)
@@ -133,9 +133,13 @@ class GPUStep(bootsteps.StartStopStep):
         hub.call_repeatedly(CHILDREN_EVERY, worker.pool.maintain_pool)
 
     def _serve(self) -> None:
-        """The worker consumes: only now may its GPU be claimed, since Celery's start takes a second or more."""
+        """The worker consumes: only now may its GPU be claimed, since Celery's start takes a second or more.
+
+        And only now events can be sent, which an end needs.
+        """
         if self._listener.ident is None:  # later calls come after a loss of the broker
             self._listener.start()
+            self._end_writer.start()
 
     def close(self, _worker: Any) -> None:
         """The worker stops: no claim from now on, and what was not started goes back; what runs keeps its lease."""

@@ -99,7 +99,8 @@ def test_a_running_task_is_not_touched_by_a_revoke_that_does_not_terminate(lab):
     lab.world.started(task)
     lab.world.app.control.revoke(task, reply=True, timeout=SOON, limit=2)
     lab.world.open("runs on")
-    lab.world.succeeds(task)
+    # a worker of Celery 5.7 that does not run it stores REVOKED meanwhile, which its own end overwrites
+    lab.world.wait(lambda: lab.world.state(task) == "SUCCESS", SOON, task)
     assert lab.noted(task) == []
 
 
@@ -127,8 +128,8 @@ def test_the_retry_of_a_task_that_was_revoked_while_it_ran_is_revoked(lab):
 
 
 def test_both_tickets_of_a_task_that_was_sent_twice_are_taken_back(lab):
-    for pool in (NOWHERE, "nowhere else"[:7]):
-        lab.send("add", 1, 2, pool=pool, task_id="twice")
+    for options in ({"pool": NOWHERE}, {"countdown": 3600}):
+        lab.send("add", 1, 2, task_id="twice", **options)
     result(lab, "twice").revoke()
     wait_until(lambda: not lab.world.client.exists("gpu:task:twice"), SOON, "both to end")
     assert lab.world.state("twice") == "REVOKED"

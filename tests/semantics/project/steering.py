@@ -20,7 +20,7 @@ def revoked(request, terminated, expired, **_):
     )
 
 
-@app.task(base=GPUTask, bind=True, max_retries=1)
+@app.task(base=GPUTask, bind=True, max_retries=1, name="proj.retry_when_revoked")
 def retry_when_revoked(self):
     """Asks to run once more, when a test has revoked it."""
     with run_of(self):
@@ -28,7 +28,7 @@ def retry_when_revoked(self):
         raise self.retry(countdown=0)
 
 
-@app.task(base=GPUTask, bind=True, rate_limit="1/s")
+@app.task(base=GPUTask, bind=True, rate_limit="1/s", name="proj.rare")
 def rare(self):
     """One a second on each worker."""
     with run_of(self):
