@@ -42,10 +42,14 @@ class Lab:
         """Sends a task of the project by its name; its id."""
         return self.world.send(name, *args, **options)
 
-    def celery(self, *arguments):
-        """`celery -A steering …`, at its end."""
+    def background(self, *arguments):
+        """`celery -A steering …`, until the world ends."""
         path = os.pathsep.join(map(str, (OWN, PROJECT)))
-        process = self.world.processes.start("celery", "-A", "steering", *arguments, name="celery", PYTHONPATH=path)
+        return self.world.processes.start("celery", "-A", "steering", *arguments, name="celery", PYTHONPATH=path)
+
+    def celery(self, *arguments):
+        """The same, at its end."""
+        process = self.background(*arguments)
         process.wait()
         return process
 

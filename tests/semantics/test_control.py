@@ -9,7 +9,7 @@ from celery import Celery
 from celery.result import GroupResult
 
 from celery_gpulease import GPULease
-from tests.faults.world import HOST, SOON, frozen
+from tests.faults.world import HOST, LONG, SOON, frozen
 from tests.semantics.steering import NOWHERE, Lab
 from tests.waiting import wait_until
 
@@ -177,13 +177,13 @@ def test_a_running_task_is_terminated_by_a_stamped_header(lab):
     lab.is_revoked(task, terminated=True, ran=1)
 
 
-def test_thousands_are_revoked_in_one_call(lab):
-    number = 2000
+@pytest.mark.parametrize("number", [300, pytest.param(5000, marks=pytest.mark.long)])
+def test_thousands_are_revoked_in_one_call(lab, number):
     signature = lab.world.app.signature("proj.add", (1, 2), options={"pool": NOWHERE})
     tasks = [signature.apply_async().id for _ in range(number)]
     lab.world.app.control.revoke([*tasks, "plain"])
     assert lab.world.client.zcard(f"gpu:pending:{NOWHERE}") == 0
-    wait_until(lambda: not lab.world.client.zcard("gpu:ending"), SOON, "all to end")
+    wait_until(lambda: not lab.world.client.zcard("gpu:ending"), LONG, "all to end")
     assert {lab.world.state(task) for task in tasks} == {"REVOKED"}
     assert len({line["task"] for line in lab.world.journal() if line["what"] == "revoked"} & {*tasks}) == number
 
@@ -265,8 +265,4 @@ def test_all_that_a_pool_holds_is_cancelled_when_the_question_is_answered(lonely
     said = lab.celery("gpulease", "cancel", "--all", "--pool", NOWHERE, "--yes")
     assert (said.exit_code, said.output) == (0, f"3 tasks of pool {NOWHERE} cancelled\n")
     assert [lab.world.state(task) for task in [*mine, other]] == ["REVOKED"] * 3 + ["PENDING"]
-    assert lab.celery("gpulease", "cancel", "--all", "--pool", NOWHERE).output == f"nothing is held of pool {NOWHERE}\n"
-    for wrong in (("--all",), ("--pool", "default"), ("--all", "--pool", "default", other), ()):
-        said = lab.celery("gpulease", "cancel", *wrong)
-        assert (said.exit_code, "--all --pool POOL" in said.log) == (2, True)
     lab.world.app.control.revoke(other)
