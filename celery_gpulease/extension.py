@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.imports import symbol_by_name
 
 from celery_gpulease.installed import install, installation
+from celery_gpulease.operate.control import controlling, speak_when_purging
 from celery_gpulease.reconcile.beat import add_to_schedule, reconcile_now
 from celery_gpulease.sending.holding import holding
 from celery_gpulease.sending.maps import lease_maps
@@ -29,8 +30,11 @@ class GPULease:
         if not install(app, reconcile=lambda: reconcile_now(app)):
             return
         app.amqp_cls = holding(symbol_by_name(app.amqp_cls))
-        app.__dict__.pop("amqp", None)  # one that was cached before would send past us
+        app.control_cls = controlling(symbol_by_name(app.control_cls))
+        for cached in ("amqp", "control"):  # from before: it would send, or revoke, past us
+            app.__dict__.pop(cached, None)
         lease_maps(app)
+        speak_when_purging(app)
         add_options(app)
         app.steps["worker"].add("celery_gpulease.worker.bootsteps:GPUStep")  # by name: a producer needs none of it
         add_to_schedule(app)

@@ -91,8 +91,8 @@ class Held:
     """A finished message on its way into the ledger.
 
     `priority` is the broker's, in its direction. `message` has two holes that the claim fills. Times are the epoch's
-    milliseconds, 0 for none. `run_ticket` and `run_token` name the run in whose place the message is sent (a retry, a
-    replacement), else they are empty.
+    milliseconds, 0 for none. `stamps` is a JSON list of their names, or empty. `run_ticket` and `run_token` name the
+    run in whose place the message is sent (a retry, a replacement), else they are empty.
     """
 
     ticket: str
@@ -104,6 +104,7 @@ class Held:
     eta_ms: int
     expires_ms: int
     message: str
+    stamps: str = ""
     run_ticket: str = ""
     run_token: str = ""
 

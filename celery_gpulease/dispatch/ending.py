@@ -10,7 +10,7 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from celery import signals
+from celery import signals, states
 from celery.app.task import Context
 from celery.utils.log import get_logger
 from kombu.exceptions import ContentDisallowed, DecodeError
@@ -23,8 +23,13 @@ from celery_gpulease.exceptions import LeaseLost
 from celery_gpulease.loops import Loop
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from celery_gpulease.ledger import Ledger
-    from celery_gpulease.ledger.answers import Cancelled, Ending
+    from celery_gpulease.ledger.answers import Ending
+
+    #: An event's type and fields.
+    Event: TypeAlias = tuple[str, dict[str, Any]]
 
 logger = get_logger(__name__)
 
@@ -44,43 +49,31 @@ class EndWriter(Loop):
         write_ends(self._app, self._ledger)
 
 
-def write_ends(app: Any, ledger: Ledger) -> int:
-    """Writes every end that is due; how many. What fails is tried again after a while, ten times.
-
-    Raises:
-        LedgerUnavailable: Redis does not answer.
-    """
-    written = 0
-    while ending := ledger.end():
-        if trouble := _write_and_finish(app, ledger, ending):
-            words = "The end of %s[%s] could not be written; it is tried again"
-            logger.error(words, ending.task, ending.task_id, exc_info=trouble)
-        else:
-            written += 1
-    return written
-
-
-def cancel(app: Any, ledger: Ledger, task_id: str) -> tuple[Cancelled, Exception | None]:
-    """Takes back what is held of a task and writes its end, at once.
+def write_ends(app: Any, ledger: Ledger) -> dict[str, Exception]:
+    """Writes every end that is due. What fails is tried again after a while, ten times.
 
     Returns:
-        What was found; and why an end could not be written (the result backend is away), None where all are. A GPU
-        worker writes it half a minute later, or as soon as there is one.
+        What went wrong, by ticket.
 
     Raises:
         LedgerUnavailable: Redis does not answer.
     """
-    found = ledger.cancel(task_id)
-    troubles = [_write_and_finish(app, ledger, ending) for ending in found.endings]
-    return found, next(filter(None, troubles), None)
+    troubles = {}
+    while ending := ledger.end():
+        if trouble := _trouble_with(app, ending):
+            words = "The end of %s[%s] could not be written; it is tried again"
+            logger.error(words, ending.task, ending.task_id, exc_info=trouble)
+            troubles[ending.ticket] = trouble
+        else:
+            ledger.finish(ending.ticket)
+    return troubles
 
 
-def _write_and_finish(app: Any, ledger: Ledger, ending: Ending) -> Exception | None:
+def _trouble_with(app: Any, ending: Ending) -> Exception | None:
     try:
         write_end(app, ending)
     except Exception as error:  # noqa: BLE001  any backend, any error
         return error
-    ledger.finish(ending.ticket)
     return None
 
 
@@ -92,39 +85,44 @@ def write_end(app: Any, ending: Ending) -> None:
     Raises:
         Exception: Of the result backend: it does not answer, or cannot store.
     """
-    task = app.tasks.get(ending.task)
-    backend = task.backend if task is not None else app.backend
+    task, backend = app.tasks.get(ending.task), backend_of(app, ending.task)
     request = request_of(app, ending)
-    since_ms = ending.first_run_ms
-    if since_ms and (stored := stored_end(backend, ending.task_id, since_ms)):
+    stored = stored_end(backend, ending.task_id, ending.first_run_ms) if ending.first_run_ms else None
+    # Celery's workers store REVOKED when they hear of a revoke, and nothing of what goes with it
+    if stored and not (ending.why in REASONS and stored["status"] == states.REVOKED):
         repeat_end(backend, stored, request)
         return
-    if ending.why in REASONS:
-        _revoke(app, ending, task, backend, request)
-    else:
-        _fail(app, ending, task, backend, request)
+    end = _revoke if ending.why in REASONS else _fail
+    kind, fields = end(ending, task, backend, request)
+    if getattr(task, "send_events", True):
+        events.send(app, kind, uuid=ending.task_id, **fields)
 
 
-def _revoke(app: Any, ending: Ending, task: Any, backend: Any, request: Context) -> None:
-    is_expired, is_stored = ending.why == "expired", not is_result_ignored(request, task)
+def backend_of(app: Any, name: str) -> Any:
+    """The result backend of a task, which may have its own."""
+    task = app.tasks.get(name)
+    return app.backend if task is None else task.backend
+
+
+def _revoke(ending: Ending, task: Any, backend: Any, request: Context) -> Event:
+    is_expired, is_stored = ending.why == "expired", _is_stored(request, task)
     backend.mark_as_revoked(ending.task_id, REASONS[ending.why], request=request, store_result=is_stored)
     if task is not None:
         signals.task_revoked.send(task, request=request, terminated=False, signum=None, expired=is_expired)
-    events.send(app, "task-revoked", uuid=ending.task_id, terminated=False, signum=None, expired=is_expired)
     logger.info("Task %s[%s] is revoked: %s", ending.task, ending.task_id, ending.why)
+    return "task-revoked", {"terminated": False, "signum": None, "expired": is_expired}
 
 
-def _fail(app: Any, ending: Ending, task: Any, backend: Any, request: Context) -> None:
+def _fail(ending: Ending, task: Any, backend: Any, request: Context) -> Event:
     error = LeaseLost(_why_lost(ending))
-    is_stored = not is_result_ignored(request, task) or getattr(task, "store_errors_even_if_ignored", False)
-    backend.mark_as_failure(ending.task_id, error, request=request, store_result=is_stored)
+    backend.mark_as_failure(ending.task_id, error, request=request, store_result=_is_stored(request, task))
     if task is not None:
         signals.task_failure.send(
             sender=task, task_id=ending.task_id, exception=error, args=request.args, kwargs=request.kwargs,
             traceback=None, einfo=None,
         )  # fmt: skip
-    events.send(app, "task-failed", uuid=ending.task_id, exception=repr(error), traceback=None)
     logger.error("Task %s[%s] has failed: %s", ending.task, ending.task_id, error)
+    return "task-failed", {"exception": repr(error), "traceback": None}
 
 
 def request_of(app: Any, ending: Ending) -> Context:
@@ -149,6 +147,11 @@ def request_of(app: Any, ending: Ending) -> Context:
         envelope["headers"], args=args, kwargs=kwargs, delivery_info=delivery_info, properties=properties,
         reply_to=properties.get("reply_to"), correlation_id=properties.get("correlation_id"), **(embed or {}),
     )  # fmt: skip
+
+
+def _is_stored(request: Context, task: Any) -> bool:
+    """As `Request.store_errors` in celery/worker/request.py."""
+    return not is_result_ignored(request, task) or getattr(task, "store_errors_even_if_ignored", False)
 
 
 def _why_lost(ending: Ending) -> str:

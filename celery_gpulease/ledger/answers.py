@@ -48,18 +48,28 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """A ticket that was taken back: its end is due. `has_run`: an earlier run of it may have stored an end."""
+
+    ticket: str
+    task_id: str
+    task: str
+    has_run: bool
+
+
+@dataclass(frozen=True)
 class Cancelled:
     """What CANCEL found of a task.
 
     Attributes:
         is_known: The ledger has it: else it has ended, or was never held.
         running_on: The GPUs where it runs already, which it goes on doing.
-        endings: What was taken back: the caller writes these ends now (`dispatch.ending.cancel`).
+        taken: What was taken back: the caller sees to their ends (`dispatch.revoking`).
     """
 
     is_known: bool
     running_on: list[str]
-    endings: list[Ending]
+    taken: list[Taken]
 
 
 @dataclass(frozen=True)

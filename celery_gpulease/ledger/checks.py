@@ -47,6 +47,8 @@ _SINGLE: Final = {
     "expiring": "zset",
     "ending": "zset",
     "ended": "zset",
+    "revoked": "zset",
+    "revoked_stamps": "zset",
     "arrival": "string",
     "gpus": "zset",
     "heartbeats": "zset",
@@ -123,8 +125,7 @@ def _read(ledger: Ledger) -> _Picture:
     client, prefix = ledger.client, ledger.keys.prefix
     seconds, microseconds = client.time()
     picture = _Picture(int(seconds) * 1000 + int(microseconds) // 1000)
-    pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*"
-    names = sorted({str(key) for key in client.scan_iter(pattern, count=PAGE)})
+    names = sorted({str(key) for key in client.scan_iter(ledger.keys.pattern(), count=PAGE)})
     for at in range(0, len(names), PAGE):
         _read_page(client, prefix, names[at : at + PAGE], picture)
     return picture

@@ -11,11 +11,11 @@ claim:<gpu>          hash     whose lease it is: ticket, token, fence, state (cl
 fence:<gpu>          integer  grows with every claim of this GPU: max(last + 1, now)
 deadlines            zset     gpu by its lease's deadline, or its tail's: by then its heartbeat must have come
 ticket:<id>          hash     one holding of one task: task_id, task, pool, pin, priority, score, eta_ms, expires_ms,
-                              held_ms, state, deliveries, returns, gpu, token, why, attempts, superseded; from START:
-                              nonce, acks_late, limit, stores_result, runs (how many), disowned (how many of them,
-                              since the last asked for another: no end of these counts), first_run_ms (when the first
-                              after them began), last_run (the token that started last; only that run may come back
-                              after it was reaped), holder (the instance that started it)
+                              held_ms, state, deliveries, returns, gpu, token, why, attempts, superseded, stamps; from
+                              START: nonce, acks_late, limit, stores_result, runs (how many), disowned (how many of
+                              them, since the last asked for another: no end of these counts), first_run_ms (when the
+                              first after them began), last_run (the token that started last; only that run may come
+                              back after it was reaped), holder (the instance that started it)
 message:<id>         string   the ticket's message, ready to send but for two holes. Apart from the ticket, whose hash
                               stays small enough for Redis' compact encoding
 returned:<id>        set      the GPUs on which the ticket was claimed and not started
@@ -27,6 +27,8 @@ scheduled            zset     tickets by the time when they are due
 scheduled_count      hash     pool → how many of them
 expiring             zset     waiting tickets by the time when they expire
 ending               zset     tickets whose end must still be written outside Redis, by when to try (again)
+revoked              zset     ids of tasks that were revoked in the last 3 hours, and
+revoked_stamps       zset     stamps: what comes of them ends at once
 ended                zset     ids of tickets that ended in the last 15 minutes
 arrival              integer  the last arrival number
 free:<pool>          zset     an index, never the truth: GPUs believed free, by since when
@@ -51,6 +53,7 @@ queue:<db>:<queue>   channel  silent: whoever consumes this queue listens, and s
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -59,6 +62,10 @@ class Keys:
     """Builds keys for Python's side: only those that no script reaches."""
 
     prefix: str
+
+    def pattern(self, kind: str = "") -> str:
+        """What SCAN takes: all of our keys, or all that begin so."""
+        return re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix + kind) + "*"
 
     def lease(self, gpu: str) -> str:
         """The lease of a GPU; other programs rely on this name."""

@@ -32,8 +32,9 @@ class Ledger(Orders):
         """Puts a finished message in its line and gives it to a free GPU, if there is one.
 
         Returns:
-            'held', 'scheduled' (not due yet), 'claimed', 'known' (a repeated call), or 'lost': the run that sends this
-            in its own place is not current any more, and nothing was held.
+            'held', 'scheduled' (not due yet), 'claimed', 'revoked' (before it was sent: its end is due), 'known' (a
+            repeated call), or 'lost': the run that sends this in its own place is not current any more, and nothing was
+            held.
         """
         return str(self._claiming("hold", **{**asdict(held), "priority": self.rank(held.priority)})[0])
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
-from celery_gpulease.ledger.answers import Bumped, Cancelled, Ending, Forced
+from celery_gpulease.ledger.answers import Bumped, Cancelled, Forced, Taken
 from celery_gpulease.ledger.calls import Calls
 from celery_gpulease.ledger.connection import in_our_words
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
 #: Milliseconds after which a reconciler's turn ends by itself.
 TURN_MS: Final = 60_000
+#: Tasks, or tickets, in one round trip.
+PAGE: Final = 100
+#: Keys that one SCAN looks at.
+SCAN: Final = 1000
 
 
 class Orders(Calls):
@@ -22,9 +30,40 @@ class Orders(Calls):
         return None if answer[0] == "unknown" else str(answer[1])
 
     def cancel(self, task_id: str) -> Cancelled:
-        """Takes back what is held of a task; for 30 seconds nobody but the caller writes its end. Safe to repeat."""
-        word, running_on, ends = self._claiming("cancel", task_id=task_id)
-        return Cancelled(word == "known", running_on, [Ending.from_reply(found) for _, *found in ends])
+        """Takes back what is held of a task; its end is due then. Safe to repeat."""
+        return next(self.cancel_each([task_id]))
+
+    def cancel_each(self, task_ids: Iterable[str], *, revoked: bool = False) -> Iterator[Cancelled]:
+        """The same for many, in their order.
+
+        Args:
+            task_ids: Of tasks of any kind.
+            revoked: Remember them for three hours: what comes of them later, a retry say, ends too.
+        """
+        ids = iter(task_ids)
+        while page := list(islice(ids, PAGE)):
+            answers = self._claiming_each("cancel", [{"task_id": one, "revoked": int(revoked)} for one in page])
+            for task_id, (word, running_on, taken) in zip(page, answers, strict=True):
+                found = [Taken(ticket, task_id, task, bool(has_run)) for ticket, task, has_run in taken]
+                yield Cancelled(word == "known", running_on, found)
+
+    def revoke_stamp(self, stamp: str) -> None:
+        """Remembers a stamp for three hours: a message that bears it ends when it is held, or goes back to its line."""
+        self._call("revoke_stamp", stamp=stamp)
+
+    def stamped(self, stamps: Iterable[str]) -> list[str]:
+        """The ids of the tasks whose tickets bear one of these stamps; looks at every ticket, in pages."""
+        client, asked, found = self.client, set(stamps), set[str]()
+        with in_our_words("stamped"):
+            names = client.scan_iter(self.keys.pattern("ticket:"), count=SCAN)
+            while page := list(islice(names, PAGE)):
+                with client.pipeline(transaction=False) as pipe:
+                    for name in page:
+                        pipe.hmget(name, "task_id", "stamps")
+                    rows = pipe.execute()
+                bearing = [task_id for task_id, borne in rows if not asked.isdisjoint(json.loads(borne or "[]"))]
+                found.update(filter(None, bearing))
+        return sorted(found)
 
     def bump(self, task_id: str, priority: int) -> Bumped:
         """Gives what waits of a task another priority, 0 to 255, in the broker's direction."""

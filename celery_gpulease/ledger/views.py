@@ -98,6 +98,26 @@ def pool_rows(ledger: Ledger, gpus: list[GPURow]) -> dict[str, PoolRow]:
     return rows
 
 
+def held_by_pool(ledger: Ledger) -> dict[str, int]:
+    """How many wait in each pool where somebody does, scheduled ones too."""
+    rows = pool_rows(ledger, [])
+    return {name: row.pending + row.scheduled for name, row in rows.items() if row.pending + row.scheduled}
+
+
+def held_of_pool(ledger: Ledger, pool: str) -> list[str]:
+    """The ids of the tasks that wait in a pool, scheduled ones too, each once."""
+    keys, client, found = ledger.keys, ledger.client, list[str]()
+    with in_our_words("pending"):
+        for kind, name in (("waiting", pool), ("scheduled", "")):
+            tickets = [ticket for ticket, _ in _scan(ledger, keys.named(kind, name))]
+            for at in range(0, len(tickets), PAGE):
+                with client.pipeline(transaction=False) as pipe:
+                    for ticket in tickets[at : at + PAGE]:
+                        pipe.hmget(keys.named("ticket", ticket), "task_id", "pool")
+                    found += [task_id for task_id, its in pipe.execute() if task_id and its == pool]
+    return list(dict.fromkeys(found))
+
+
 def pending_rows(ledger: Ledger, gpus: list[GPURow]) -> Iterator[PendingRow]:
     """Who waits, line by line in order: pinned lines, then pools, then what is not due yet."""
     with in_our_words("pending"):

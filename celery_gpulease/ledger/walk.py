@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -84,7 +83,7 @@ def _position(kept: str | None) -> _Position:
 
 
 def _steps(ledger: Ledger, at: _Position, budget: int | None) -> Iterator[Seen]:
-    pattern = re.sub(r"([*?\[\]\\])", r"\\\1", ledger.keys.prefix) + "*"
+    pattern = ledger.keys.pattern()
     spent = 0
     while budget is None or spent < budget:
         if not at.keys:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from celery.states import READY_STATES
 
-from celery_gpulease.dispatch.ending import cancel as cancel_task
+from celery_gpulease.dispatch.revoking import cancel as cancel_tasks
 from celery_gpulease.exceptions import GPULeaseError
 from celery_gpulease.installed import installation
-from celery_gpulease.ledger.views import gpu_rows, pending_rows, pool_rows
-from celery_gpulease.model import PRIORITIES
+from celery_gpulease.ledger.views import gpu_rows, held_of_pool, pending_rows, pool_rows
+from celery_gpulease.model import PRIORITIES, check_pool
 from celery_gpulease.reconcile.corrections import reconcile as reconcile_ledger
 
 if TYPE_CHECKING:
@@ -97,24 +97,55 @@ def reconcile(ledger: Ledger, *, dry_run: bool) -> None:
     for correction in found:
         click.echo(str(correction))
     number = sum(one.is_corrected for one in found)
-    click.echo(f"{number} correction{'' if number == 1 else 's'}{' to make' if dry_run else ''}")
+    click.echo(counted(number, "correction") + (" to make" if dry_run else ""))
 
 
 @command
-@click.argument("task_id")
-def cancel(ledger: Ledger, task_id: str) -> None:
-    """Take the held task TASK_ID back: its state becomes REVOKED."""
+@click.argument("task_id", required=False)
+@click.option("--all", "is_all", is_flag=True, help="All that are held of a pool.")
+@click.option("--pool", help="The pool, with --all.")
+@click.option("-f", "--force", "--yes", "is_sure", is_flag=True, help="Don't ask, with --all.")
+def cancel(ledger: Ledger, task_id: str | None, *, is_all: bool, pool: str | None, is_sure: bool) -> None:
+    """Take the held task TASK_ID back: its state becomes REVOKED. Or, with --all, every task that a pool holds."""
+    if is_all and pool and not task_id:
+        cancel_pool(ledger, check_pool(pool), is_sure=is_sure)
+    elif task_id and not (is_all or pool):
+        cancel_one(ledger, task_id)
+    else:
+        message = "name one TASK_ID, or a whole pool: --all --pool POOL"
+        raise click.UsageError(message)
+
+
+def cancel_pool(ledger: Ledger, pool: str, *, is_sure: bool) -> None:
+    """Cancels all that a pool holds."""
+    task_ids = held_of_pool(ledger, pool)
+    if not task_ids:
+        click.echo(f"nothing is held of pool {pool}")
+        return
+    if not is_sure:
+        question = f"{counted(len(task_ids), 'held task')} of pool {pool} will be cancelled, for good. Are you sure?"
+        click.confirm(question, abort=True)
+    found, trouble = cancel_tasks(click.get_current_context().obj.app, ledger, task_ids)
+    number = sum(bool(one.taken) for one in found)
+    if trouble:
+        message = f"{counted(number, 'task')} taken back; a GPU worker will store REVOKED, which failed here: {trouble}"
+        raise click.ClickException(message)
+    click.echo(f"{counted(number, 'task')} of pool {pool} cancelled")
+
+
+def cancel_one(ledger: Ledger, task_id: str) -> None:
+    """Cancels what is held of one task; why not, where nothing is."""
     app = click.get_current_context().obj.app
-    found, trouble = cancel_task(app, ledger, task_id)
+    (found,), trouble = cancel_tasks(app, ledger, [task_id])
     if found.running_on:
-        waiting = "what waited of it is cancelled, but " if found.endings else ""
+        waiting = "what waited of it is cancelled, but " if found.taken else ""
         message = (
             f"{waiting}task {task_id} runs already, on {', '.join(found.running_on)}: "
             "only what waits can be cancelled; "
             "AsyncResult.revoke(terminate=True) stops what runs"
         )
         raise click.ClickException(message)
-    if not found.endings:
+    if not found.taken:
         raise not_held(app, task_id, is_known=found.is_known)
     if trouble:
         message = f"task {task_id} is taken back; a GPU worker will store REVOKED, which failed here: {trouble}"
@@ -194,6 +225,11 @@ def not_held(app: Any, task_id: str, *, is_known: bool) -> click.ClickException:
     if is_known:
         return click.ClickException(f"task {task_id} has ended already: a GPU worker is about to write its end")
     return click.ClickException(f"no task {task_id} is held")
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things, for people."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def print_json(value: object) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from celery import Task
 
+from celery_gpulease.dispatch.ending import write_ends
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.installed import installation
 from celery_gpulease.model import RECONCILE_TASK
@@ -18,8 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 def reconcile_now(app: Any) -> list[str]:
-    """Reconciles in this process; what was corrected, for people."""
-    found = reconcile(installation(app).ledger, uuid.uuid4().hex, budget=BUDGET)
+    """Reconciles in this process, and writes what ends are due (no worker may live); what was corrected, for people."""
+    ledger = installation(app).ledger
+    found = reconcile(ledger, uuid.uuid4().hex, budget=BUDGET)
+    write_ends(app, ledger)
     return [str(one) for one in found or ()]
 
 

@@ -27,8 +27,10 @@ from kombu.utils.functional import retry_over_time
 from kombu.utils.json import dumps
 
 from celery_gpulease import events, lease
+from celery_gpulease.dispatch.revoking import see_to, stamp_names
 from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 from celery_gpulease.installed import installation
+from celery_gpulease.ledger.answers import Taken
 from celery_gpulease.model import HEADER, PRIORITIES, RECONCILE_TASK, Held
 from celery_gpulease.sending.destination import destination
 from celery_gpulease.sending.protocol import in_protocol_2
@@ -123,11 +125,14 @@ class HoldingProducer:
         if self._is_held:
             return self._tell(body, **options)
         policy = options.get("retry_policy") if options.get("retry") else None
-        answer = self._hold(self._held(body, **options), _request_of(body, options), policy)
+        one = self._held(body, **options)
+        answer = self._hold(one, _request_of(body, options), policy)
         if answer == "lost":
             message = "this run was lost: its retry or replacement is not sent"
             raise Ignore(message)
         self._is_held = True
+        if answer == "revoked":
+            self._end(one)
         return None
 
     def _tell(self, body: Any, **options: Any) -> Any:
@@ -137,6 +142,18 @@ class HoldingProducer:
         except (OperationalError, *self._producer.connection.recoverable_connection_errors) as error:
             logger.warning("%s is held, and its event could not be sent: %s", self._name, error)
             return None
+
+    def _end(self, one: Held) -> None:
+        """It was revoked before it was sent. What fails here is done by a worker: the task is held."""
+        if one.run_ticket:  # the run has yet to store its RETRY: a worker waits for that
+            return
+        taken = Taken(one.ticket, one.task_id, one.task, has_run=False)
+        try:
+            trouble = see_to(self._installed.app, self._installed.ledger, [taken])
+        except LedgerUnavailable as error:
+            trouble = error
+        if trouble:
+            logger.warning("%s[%s] was revoked, which a GPU worker will store: %s", one.task, one.task_id, trouble)
 
     def _hold(self, held: Held, request: Context, policy: dict[str, Any] | None) -> str:
         args = (self._installed, held, request)
@@ -205,6 +222,7 @@ def held(app: Any, name: str, message: Finished, where: Destination, ticket: str
         },
     }
     run = lease.current(task_id)
+    stamps = stamp_names(headers.get("stamps") or {}, headers.get("stamped_headers") or ())
     return Held(
         ticket=ticket,
         task_id=task_id,
@@ -215,6 +233,7 @@ def held(app: Any, name: str, message: Finished, where: Destination, ticket: str
         eta_ms=epoch_ms(app, eta),
         expires_ms=epoch_ms(app, headers.get("expires")),
         message=_with_holes(dumps(envelope), ticket),
+        stamps=dumps(stamps) if stamps else "",
         run_ticket=run.claim.ticket if run and run.claim else "",
         run_token=run.claim.token if run and run.claim else "",
     )

@@ -138,7 +138,7 @@ class GPUStep(bootsteps.StartStopStep):
         if not gpu_worker.ledger.is_broker:
             self._inbox = Inbox(gpu_worker.ledger, gpu_worker.device.id, worker.consumer.receive_routed)
         self._companion = Companion(gpu_worker) if isinstance(worker.pool, InMainPool) else None
-        for thread in (self._end_writer, self._strays, self._teller, self._pace, self._heartbeat, self._companion):
+        for thread in (self._strays, self._teller, self._pace, self._heartbeat, self._companion):
             if thread is not None:
                 thread.start()
         self._close_at_once(worker)
@@ -156,11 +156,15 @@ class GPUStep(bootsteps.StartStopStep):
             self._inbox.register(hub)
 
     def _serve(self) -> None:
-        """The worker consumes: only now may its GPU be claimed, since Celery's start takes a second or more."""
+        """The worker consumes: only now may its GPU be claimed, since Celery's start takes a second or more.
+
+        And only now events can be sent, which an end needs.
+        """
         if self._listener.ident is None:  # later calls come after a loss of the broker
             if self._companion:
                 self._companion.wait_until_ready()
             self._listener.start()
+            self._end_writer.start()
             if self._inbox:
                 self._inbox.start()
 

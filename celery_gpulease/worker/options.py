@@ -35,6 +35,7 @@ def _option(name: str, about: str) -> click.Option:
 
 
 def _worker_init(sender: Any, **_: Any) -> None:
+    symbol_by_name("celery_gpulease.worker.commands:add_commands")()
     one_task_at_a_time(sender)
 
 

@@ -14,7 +14,8 @@ def render(self: GPUTask, scene: str, frames: int = 5) -> str:
     for _ in range(frames):
         self.lease.check()  # raises LeaseLost, should the GPU have gone to somebody else
         time.sleep(0.1)
-    return f"{scene} on GPU {self.gpu.id}, which is CUDA device {os.environ['CUDA_VISIBLE_DEVICES']} of its host"
+    device = os.environ.get("CUDA_VISIBLE_DEVICES")  # not set where it runs without a lease: render.apply("a.blend")
+    return f"{scene} on GPU {self.gpu.id}, which is CUDA device {device} of its host"
 
 
 @app.task(base=GPUTask, bind=True)

@@ -112,6 +112,24 @@ def test_an_end_that_cannot_be_stored_is_left_to_a_worker(app, world, says):
     assert 29 < world.ledger.agenda().ending <= 30
 
 
+@pytest.mark.parametrize("wrong", [(), ("--all",), ("--pool", "default"), ("--all", "--pool", "default", "task")])
+def test_cancel_takes_one_task_or_a_whole_pool(says, wrong):
+    code, words = says("cancel", *wrong)
+    assert (code, "name one TASK_ID, or a whole pool: --all --pool POOL" in words) == (2, True)
+
+
+def test_a_whole_pool_is_cancelled_and_where_nothing_is_held_it_is_said_so(app, says):
+    render = app.tasks["proj.render"]
+    mine, others = [render.delay(), render.apply_async(countdown=60)], render.apply_async(pool="a100")
+    code, words = says("cancel", "--all", "--pool", "default")  # nobody answers the question
+    assert (code, "2 held tasks of pool default will be cancelled" in words) == (1, True)
+    assert says("cancel", "--all", "--pool", "default", "-f") == (0, "2 tasks of pool default cancelled\n")
+    assert says("cancel", "--all", "--pool", "default", "-f") == (0, "nothing is held of pool default\n")
+    assert [one.state for one in (*mine, others)] == ["REVOKED", "REVOKED", "PENDING"]
+    code, words = says("cancel", "--all", "--pool", "a 100", "-f")
+    assert (code, "pool 'a 100'" in words) == (1, True)
+
+
 def test_bump_says_the_new_position(app, says):
     render = app.tasks["proj.render"]
     first, second = render.apply_async(priority=5), render.apply_async(priority=5)

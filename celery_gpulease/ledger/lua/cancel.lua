@@ -1,37 +1,45 @@
--- Takes back every held ticket of a task, and hands its end to the caller; what runs already is left alone.
--- Safe to repeat: an end that was cancelled and is not written yet is handed out again.
+-- Takes back every held ticket of a task, so that its end is due for whoever writes it; what runs is left alone.
+-- Safe to repeat: a ticket that was cancelled and has not ended is named again.
 -- KEYS: prefix
--- ARGV: task_id seed route
--- Returns: {'known' | 'unknown', {gpu that runs it, ...}, {end as END replies it, ...}}
--- include: dispatch ending
-local task_id, seed, route = unpack(ARGV)
-local word, running, ends = 'unknown', {}, {}
+-- ARGV: task_id revoked seed route
+-- Returns: {'known' | 'unknown', {gpu that runs it, ...}, {{ticket, task, it has run (1 or 0)}, ...}}
+-- include: dispatch
+local task_id, revoked, seed, route = unpack(ARGV)
+local running, claimed, waiting, cancelled = {}, {}, {}, {}
 
-local function cancel(ticket, gpu)
-  if gpu then
-    unclaim(gpu, route)
-  end
-  take_out(ticket)
-  mark_ending(ticket, 'cancelled')
-  redis.call('HDEL', key('ticket', ticket), 'gpu', 'last_run') -- a run that was reaped is not its own any more
-  if gpu then
-    claim_next(gpu, false, seed, route)
-  end
+if revoked == '1' then -- what comes of it later, a retry say, ends too
+  remember_revoked(REVOKED, task_id)
 end
 
-for _, ticket in ipairs(tickets_of(task_id)) do
+local function cancel(ticket)
+  take_out(ticket)
+  mark_ending(ticket, 'cancelled', #running > 0)
+  redis.call('HDEL', key('ticket', ticket), 'gpu', 'last_run') -- a run that was reaped is not its own any more
+end
+
+local tickets = tickets_of(task_id)
+for _, ticket in ipairs(tickets) do
   local t = redis.call('HMGET', key('ticket', ticket), 'state', 'gpu')
-  word = 'known'
   if t[1] == 'started' or t[1] == 'tail' then
     running[#running + 1] = t[2]
+  elseif t[1] == 'claimed' then
+    claimed[#claimed + 1] = { ticket, t[2] }
   elseif t[1] ~= 'ending' then
-    cancel(ticket, t[1] == 'claimed' and t[2])
-  end
-  if redis.call('HGET', key('ticket', ticket), 'why') == 'cancelled' then -- now, or before
-    local answer = hand_out(ticket)
-    if answer[1] == 'end' then
-      ends[#ends + 1] = answer
-    end
+    waiting[#waiting + 1] = ticket
   end
 end
-return { word, running, ends }
+for _, ticket in ipairs(waiting) do -- first: else a GPU that becomes free could be given one of them
+  cancel(ticket)
+end
+for _, one in ipairs(claimed) do
+  unclaim(one[2], route)
+  cancel(one[1])
+  claim_next(one[2], false, seed, route)
+end
+for _, ticket in ipairs(tickets) do
+  local t = redis.call('HMGET', key('ticket', ticket), 'why', 'task', 'first_run_ms')
+  if t[1] == 'cancelled' then -- now, or before
+    cancelled[#cancelled + 1] = { ticket, t[2], t[3] and 1 or 0 }
+  end
+end
+return { #tickets > 0 and 'known' or 'unknown', running, cancelled }

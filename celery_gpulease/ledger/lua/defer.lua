@@ -19,6 +19,7 @@ redis.call('HINCRBY', name, 'deliveries', -1)
 redis.call('HSET', name, 'state', 'scheduled')
 redis.call('HDEL', name, 'gpu', 'token')
 note('deferred', ticket, gpu, '')
+tell_if_next(ticket)
 drop_claim(gpu, token)
 mark_free_if_claimable(gpu)
 return { 'scheduled' }

@@ -1,10 +1,10 @@
 -- Holds a finished message: in its pool's line, or until it is due; then gives it to a free GPU, if there is one.
 -- KEYS: prefix
--- ARGV: ticket task_id task pool pin priority eta_ms expires_ms message run_ticket run_token seed route
--- Returns: {'held' | 'scheduled' | 'claimed' | 'known' | 'lost'}
+-- ARGV: ticket task_id task pool pin priority eta_ms expires_ms message stamps run_ticket run_token seed route
+-- Returns: {'held' | 'scheduled' | 'claimed' | 'revoked' | 'known' | 'lost'}
 -- include: dispatch
-local ticket, task_id, task, pool, pin, priority, eta_ms, expires_ms, message, run_ticket, run_token, seed, route =
-  unpack(ARGV)
+local ticket, task_id, task, pool, pin, priority, eta_ms, expires_ms, message, stamps = unpack(ARGV)
+local run_ticket, run_token, seed, route = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
 local name = key('ticket', ticket)
 
 if redis.call('EXISTS', name) == 1 or redis.call('ZSCORE', ENDED, ticket) then
@@ -32,8 +32,15 @@ redis.call('HSET', name, 'task_id', task_id, 'task', task, 'pool', pool, 'pin', 
   'eta_ms', eta_ms, 'expires_ms', expires_ms, 'held_ms', NOW, 'deliveries', 0, 'returns', 0)
 redis.call('SADD', key('task', task_id), ticket)
 
+if stamps ~= '' then
+  redis.call('HSET', name, 'stamps', stamps)
+end
+if is_revoked(task_id, stamps) then
+  supersede_run()
+  mark_ending(ticket, 'cancelled', run_ticket ~= '')
+  return { 'revoked' }
+end
 if tonumber(eta_ms) > NOW then
-  local next_due = redis.call('ZRANGE', SCHEDULED, 0, 0, 'WITHSCORES')[2]
   redis.call('HSET', name, 'state', 'scheduled')
   redis.call('ZADD', SCHEDULED, eta_ms, ticket)
   redis.call('HINCRBY', SCHEDULED_COUNT, pool, 1)
@@ -42,10 +49,7 @@ if tonumber(eta_ms) > NOW then
   end
   supersede_run()
   note('scheduled', ticket, '', pool)
-  -- one listener must wake earlier than it thinks; an ACL may refuse that
-  if not next_due or tonumber(eta_ms) < tonumber(next_due) then
-    redis.pcall('PUBLISH', key('here', redis.call('HGET', PULSE, 'gpu') or ''), 'due')
-  end
+  tell_if_next(ticket)
   return { 'scheduled' }
 end
 

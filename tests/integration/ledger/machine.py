@@ -788,16 +788,16 @@ class LedgerMachine(RuleBasedStateMachine):
         found = self.ledger.cancel(task_id)
         self.ledger.is_reply_lost = False
         note(f"  {task_id}: {found}")
-        handed_out = {ending.ticket for ending in found.endings}
-        assert held <= handed_out <= held | again  # one that was tried ten times is given up
+        taken = {one.ticket for one in found.taken}
+        assert taken == held | again
         assert sorted(found.running_on) == sorted(t["gpu"] for t in mine.values() if t["state"] in ("started", "tail"))
         self.may_end |= again
         for ticket in held:
             self.tasks[ticket].last_run = ""
         if not dies:
-            self.may_end |= handed_out
-            self.must_end |= handed_out
-            for ticket in handed_out:
+            self.may_end |= taken
+            self.must_end |= taken
+            for ticket in taken:
                 assert self.ledger.finish(ticket) == "ended"
 
     def bump(self, which, is_reply_lost):

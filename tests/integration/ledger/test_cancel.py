@@ -1,6 +1,8 @@
-"""CANCEL: what is held of a task is taken back, and its end is the canceller's to write; what runs is left alone."""
+"""CANCEL: what is held of a task is taken back, and its end is due; what runs is left alone."""
 
 import pytest
+
+from celery_gpulease.ledger.answers import Taken
 
 
 @pytest.fixture
@@ -14,7 +16,7 @@ HOUR_MS = 3_600_000
 def cancelled(world, task_id="one"):
     found = world.ledger.cancel(task_id)
     assert found.is_known
-    return [ending.ticket for ending in found.endings]
+    return [one.ticket for one in found.taken]
 
 
 def test_what_waits_in_line_is_taken_out_of_it_alone(world):
@@ -54,23 +56,21 @@ def test_a_claim_that_nobody_started_leaves_its_gpu_free_where_nobody_waits(worl
     assert (world.lease(), world.free()) == (None, ["node:0"])
 
 
-def test_nobody_else_writes_its_end_for_half_a_minute_and_then_somebody_does(world):
+def test_its_end_is_due_at_once_for_whoever_writes_it(world):
     ticket = world.hold(task_id="one")
-    (ending,) = world.ledger.cancel("one").endings
+    (taken,) = world.ledger.cancel("one").taken
+    assert taken == Taken(ticket, "one", "proj.render", has_run=False)
+    ending = world.ledger.end()
     assert (ending.ticket, ending.task_id, ending.task, ending.why) == (ticket, "one", "proj.render", "cancelled")
     assert "12345678901234567890" in ending.message
-    assert world.ticket(ticket)["attempts"] == "1"
     assert world.ledger.end() is None
-    assert 29 < world.ledger.agenda().ending <= 30
-    world.client.zadd(world.key("ending"), {ticket: 0})
-    assert world.ledger.end() == ending
 
 
-def test_asked_again_it_hands_the_same_end_out_again(world, worker):
+def test_asked_again_it_names_the_same_tickets(world, worker):
     tickets = [world.hold(task_id="one"), world.hold(task_id="one")]
     worker.claim()
     first = world.ledger.cancel("one")
-    assert {ending.ticket for ending in first.endings} == set(tickets)
+    assert {one.ticket for one in first.taken} == set(tickets)
     assert world.ledger.cancel("one") == first
     assert world.journal().count("ending") == 2
 
@@ -86,7 +86,7 @@ def test_written_it_is_unknown(world):
 
 def test_an_unknown_task_is_said_to_be_unknown(world):
     found = world.ledger.cancel("nobody")
-    assert (found.is_known, found.running_on, found.endings) == (False, [], [])
+    assert (found.is_known, found.running_on, found.taken) == (False, [], [])
 
 
 @pytest.mark.parametrize("is_tail", [True, False])
@@ -98,7 +98,7 @@ def test_what_runs_is_left_alone_and_named(world, worker, is_tail):
         world.ledger.give_back(run)
     before = world.everything()
     found = world.ledger.cancel("one")
-    assert (found.running_on, found.endings) == (["node:0"], [])
+    assert (found.running_on, found.taken) == (["node:0"], [])
     assert world.everything() == before
 
 
@@ -107,7 +107,7 @@ def test_what_ends_by_another_reason_keeps_it(world):
     world.make_expired(ticket)
     world.ledger.promote()
     found = world.ledger.cancel("one")
-    assert (found.is_known, found.endings, world.ticket(ticket)["why"]) == (True, [], "expired")
+    assert (found.is_known, found.taken, world.ticket(ticket)["why"]) == (True, [], "expired")
 
 
 def test_a_run_that_was_reaped_and_cancelled_is_not_its_own_any_more(world, worker):
@@ -130,7 +130,8 @@ def test_a_retry_that_waits_is_cancelled_beside_the_run_that_sent_it(world, work
     run = worker.run()
     retry = world.hold(task_id="one", run=run)
     found = world.ledger.cancel("one")
-    assert (found.running_on, [ending.ticket for ending in found.endings]) == (["node:0"], [retry])
+    assert (found.running_on, [one.ticket for one in found.taken]) == (["node:0"], [retry])
+    assert 0 < world.ledger.agenda().ending <= 1  # the run has yet to store its RETRY
     world.ledger.release(run)
 
 
@@ -141,8 +142,24 @@ def test_what_somebody_deleted_by_hand_is_forgotten(world, lost):
         world.client.delete(world.key("ticket", ticket))
     else:
         world.lose_message(ticket)
-    assert world.ledger.cancel("one").endings == []
+    taken = world.ledger.cancel("one").taken
+    assert [world.ledger.end(one.ticket) for one in taken] == [None] * (lost == "message")
     assert world.state(ticket) == "ended"
     world.join().claim()
     for kind, name in (("pending", "default"), ("waiting", "default")):
         world.client.zrem(world.key(kind, name), ticket)
+
+
+def test_all_waiting_tickets_of_a_task_go_before_a_gpu_could_be_given_one(world, worker):
+    tickets = [world.hold(task_id="one"), world.hold(task_id="one"), world.hold(task_id="one")]
+    worker.claim()
+    assert set(cancelled(world)) == set(tickets)
+    assert (world.lease(), world.free()) == (None, ["node:0"])
+
+
+@pytest.mark.parametrize("number", [1, 1000])
+def test_many_are_cancelled_in_their_order_whatever_they_are(world, number):
+    tickets = [world.hold(task_id=f"task {n}") for n in range(number)]
+    found = list(world.ledger.cancel_each(["plain", *(f"task {n}" for n in range(number)), "nobody"]))
+    assert [[one.ticket for one in its.taken] for its in found] == [[], *([ticket] for ticket in tickets), []]
+    assert world.line() == []

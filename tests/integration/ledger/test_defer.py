@@ -135,3 +135,13 @@ def test_it_may_be_deferred_for_ever_and_is_never_given_out_too_often(world, wor
         claim = worker.pop()
     assert worker.start(claim, limit=1) == "run"
     assert world.ticket(claim.ticket)["deliveries"] == "1"
+
+
+def test_one_worker_is_told_when_it_will_be_due(world):
+    worker = world.join()
+    worker.report()
+    world.hold()
+    worker.claim()
+    world.heard()
+    world.ledger.defer(worker.pop(), 5)
+    assert world.heard() == [("gpu:here:node:0", "due")]

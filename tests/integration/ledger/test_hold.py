@@ -223,3 +223,12 @@ def test_where_an_acl_forbids_to_publish_it_is_held_all_the_same(world, forbid, 
     finally:
         world.client.execute_command("ACL", "SETUSER", "default", allow)
     assert world.state(later.ticket) == "scheduled"
+
+
+def test_one_worker_is_told_of_the_next_to_expire(world):
+    world.join().report()
+    world.stranger_takes()
+    world.heard()
+    for hours in (2, 1, 3):
+        world.hold(expires_ms=world.now_ms() + hours * 3_600_000)
+    assert world.heard() == [("gpu:here:node:0", "due")] * 2

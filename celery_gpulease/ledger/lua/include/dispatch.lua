@@ -22,7 +22,7 @@ local function pinned_gpu(pin)
 end
 
 local function dispatch_ticket(ticket, seed, route)
-  local t = redis.call('HMGET', key('ticket', ticket), 'pool', 'pin')
+  local t = redis.call('HMGET', key('ticket', ticket), 'pool', 'pin', 'expires_ms')
   if not t[1] then
     return
   end
@@ -30,6 +30,9 @@ local function dispatch_ticket(ticket, seed, route)
     dispatch_pool(t[1], ticket, seed, route)
   elseif redis.call('EXISTS', key('device', pinned_gpu(t[2]))) == 1 then
     claim_next(pinned_gpu(t[2]), false, seed, route)
+  end
+  if t[3] ~= '0' then
+    tell_if_next(ticket)
   end
 end
 

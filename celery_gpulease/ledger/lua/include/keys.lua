@@ -9,4 +9,5 @@ local GPUS, HEARTBEATS, NAMES = prefix .. 'gpus', prefix .. 'heartbeats', prefix
 local DEADLINES, PULSE = prefix .. 'deadlines', prefix .. 'pulse'
 local SCHEDULED, SCHEDULED_COUNT = prefix .. 'scheduled', prefix .. 'scheduled_count'
 local EXPIRING, ENDING, ENDED = prefix .. 'expiring', prefix .. 'ending', prefix .. 'ended'
+local REVOKED, REVOKED_STAMPS = prefix .. 'revoked', prefix .. 'revoked_stamps'
 local ARRIVAL, JOURNAL, COUNTERS = prefix .. 'arrival', prefix .. 'journal', prefix .. 'counters'

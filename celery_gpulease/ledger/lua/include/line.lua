@@ -31,6 +31,18 @@ local function put_in_line(ticket, score)
   redis.call('HSET', key('ticket', ticket), 'state', 'pending')
 end
 
+-- One listener must wake earlier than it thinks; an ACL may refuse to tell it.
+local function tell_of_next()
+  redis.pcall('PUBLISH', key('here', redis.call('HGET', PULSE, 'gpu') or ''), 'due')
+end
+
+-- Is this ticket the next of all to be due, or to expire?
+local function tell_if_next(ticket)
+  if redis.call('ZRANGE', SCHEDULED, 0, 0)[1] == ticket or redis.call('ZRANGE', EXPIRING, 0, 0)[1] == ticket then
+    tell_of_next()
+  end
+end
+
 -- Not in the schedule any more; once nobody is, the count is right again, whatever vanished by hand.
 local function unschedule(ticket, pool)
   if redis.call('ZREM', SCHEDULED, ticket) == 1 and pool then

@@ -1,6 +1,7 @@
--- include: line journal
+-- include: line journal revoked
 -- The ends of a ticket, and its way back to the line.
 local REMEMBERED_MS = 15 * 60 * 1000
+local AFTER_RUN_MS = 1000
 local RETURNS_LIMIT, GPUS_LIMIT = 10, 3 -- claims that nobody started in time
 
 -- The ticket has ended: it is forgotten but for its id, so that a repeated HOLD does nothing.
@@ -43,11 +44,15 @@ local function tickets_of(task_id)
 end
 
 -- The end must still be written outside Redis (result backend, callbacks): a worker does that, then FINISH.
-local function mark_ending(ticket, why)
-  redis.call('ZADD', ENDING, NOW, ticket)
+-- `beside_a_run`: of the same task, which may be about to store that it asked for a retry.
+local function mark_ending(ticket, why, beside_a_run)
+  redis.call('ZADD', ENDING, beside_a_run and NOW + AFTER_RUN_MS or NOW, ticket)
   redis.call('HSET', key('ticket', ticket), 'state', 'ending', 'why', why, 'attempts', 0)
   redis.call('HDEL', key('ticket', ticket), 'token', 'nonce')
   note('ending', ticket, '', why)
+  if beside_a_run then
+    tell_of_next()
+  end
 end
 
 -- Back to the old place in the line. `delivered` says whether this delivery counts.
@@ -60,6 +65,12 @@ local function back_to_place(ticket, gpu, why, delivered)
     redis.call('HINCRBY', name, 'deliveries', -1)
   end
   redis.call('HDEL', name, 'gpu', 'token', 'nonce')
+  if is_revoked(unpack(redis.call('HMGET', name, 'task_id', 'stamps'))) then -- while it ran, or was on its way
+    redis.call('HDEL', name, 'last_run') -- a run that was reaped is not its own any more
+    mark_ending(ticket, 'cancelled')
+    tell_of_next()
+    return
+  end
   put_in_line(ticket, tonumber(redis.call('HGET', name, 'score')))
   note('requeued', ticket, gpu, why)
 end

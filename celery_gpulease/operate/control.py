@@ -1,0 +1,98 @@
+"""Celery's control: a revoke takes back what the ledger holds too, and a purge says what it leaves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from celery.utils.functional import maybe_list
+from celery.utils.log import get_logger
+
+from celery_gpulease.dispatch.revoking import cancel, revoke_stamped
+from celery_gpulease.exceptions import GPULeaseError
+from celery_gpulease.installed import installation
+from celery_gpulease.ledger.views import held_by_pool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+logger = get_logger(__name__)
+
+REVOKES: Final = frozenset({"revoke", "terminate", "revoke_by_stamped_headers"})
+#: Tells workers that the ledger knows of this revoke.
+TOLD: Final = "gpulease_told"
+
+
+def controlling(control_class: type) -> type:
+    """The app's Control class, of which the ledger hears."""
+
+    class LeasingControl(control_class):
+        def broadcast(self, command: str, arguments: Any = None, *args: Any, **options: Any) -> Any:
+            """Every command goes through here, those of `celery control` too."""
+            if command in REVOKES:
+                arguments = {**(arguments or {}), TOLD: _tell(self.app, command, {**(arguments or {}), **options})}
+            return super().broadcast(command, arguments, *args, **options)
+
+        def purge(self, connection: Any = None) -> Any:
+            """Discards what waits in the broker's queues, as Celery does; what is held for GPUs stays, and is named."""
+            number = super().purge(connection)
+            if words := what_purge_leaves(self.app):
+                logger.warning(words)
+            return number
+
+        discard_all = purge
+
+    return LeasingControl
+
+
+def _tell(app: Any, command: str, arguments: Mapping[str, Any]) -> bool:
+    """Whatever our Redis does, Celery's own revoke goes out."""
+    try:
+        trouble = take_back(app, command, arguments)
+    except GPULeaseError as error:
+        logger.error("%s: what is held for GPUs is not taken back: %s", command, error)  # noqa: TRY400
+        return False
+    if trouble:
+        logger.warning("%s: REVOKED could not be stored here, a GPU worker will: %s", command, trouble)
+    return True
+
+
+def take_back(app: Any, command: str, arguments: Mapping[str, Any], *, here: bool = False) -> Exception | None:
+    """Does in the ledger what a revoke command says; what went wrong in the result backend.
+
+    Raises:
+        LedgerUnavailable: Redis does not answer.
+        ConfigurationError: A setting is wrong.
+    """
+    ledger = installation(app).ledger
+    if command == "revoke_by_stamped_headers":
+        headers = arguments["headers"]
+        if isinstance(headers, list):  # from `celery control`: name=value
+            headers = dict(one.split("=", 1) for one in headers)
+        return revoke_stamped(app, ledger, headers, here=here)
+    task_ids = dict.fromkeys(maybe_list(arguments["task_id"]) or ())
+    return cancel(app, ledger, task_ids, revoked=True, here=here)[1]
+
+
+def what_purge_leaves(app: Any) -> str | None:
+    """What is held for GPUs, in words for who purges; None for nothing."""
+    try:
+        held = held_by_pool(installation(app).ledger)
+    except GPULeaseError as error:
+        return f"GPU tasks that are held, if there are any, are not purged; they cannot be counted: {error}"
+    if not held:
+        return None
+    pools = ", ".join(f"{number} of pool {pool}" for pool, number in held.items())
+    return f"GPU tasks that are held are not purged: {pools}. `celery gpulease cancel --all --pool POOL` cancels them"
+
+
+def speak_when_purging(app: Any) -> None:
+    """Lets `celery purge`, which asks the broker past `Control.purge`, say the same at its end."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.invoked_subcommand == "purge":
+        context.call_on_close(lambda: _speak(app))
+
+
+def _speak(app: Any) -> None:
+    if words := what_purge_leaves(app):
+        click.echo(words)
