@@ -1,5 +1,6 @@
 """A laboratory for control and order: one server, two GPUs' workers that send events, and what was heard of them."""
 
+import gc
 import os
 import threading
 from contextlib import ExitStack, suppress
@@ -75,7 +76,8 @@ class Lab:
         self.world.sent.clear()
 
     def close(self):
-        """Ends all of it."""
+        """Ends all of it. A result that is collected later would ask its backend, which is gone then."""
+        gc.collect()
         self._exit.close()
 
 

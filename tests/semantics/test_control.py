@@ -44,6 +44,13 @@ def result(lab, task):
     return lab.world.app.AsyncResult(task)
 
 
+def revoke_group(lab, task):
+    """As a group's result does it."""
+    one = result(lab, task)
+    GroupResult("group", [one], app=lab.world.app).revoke()
+    lab.world.app.backend.remove_pending_result(one)  # else it outlives the server
+
+
 HELD = {
     "in line": {"pool": NOWHERE},
     "scheduled": {"countdown": 3600},
@@ -53,7 +60,7 @@ HELD = {
 
 WAYS = {
     "AsyncResult.revoke": lambda lab, task: result(lab, task).revoke(),
-    "a group's revoke": lambda lab, task: GroupResult("group", [result(lab, task)], app=lab.world.app).revoke(),
+    "a group's revoke": revoke_group,
     "by id": lambda lab, task: lab.world.app.control.revoke(task),
     "with terminate": lambda lab, task: result(lab, task).revoke(terminate=True, signal="SIGKILL"),
     "control.terminate": lambda lab, task: lab.world.app.control.terminate(task),
