@@ -16,6 +16,8 @@ from celery_gpulease.installed import LEDGER_NODE, installation
 if TYPE_CHECKING:
     from celery.events import EventDispatcher
 
+#: Of Celery's events those that a worker sends for a task that it did not run.
+CELERYS: Final = ("task-revoked", "task-failed")
 _STATES: Final = {
     "task-started": states.STARTED,
     "task-revoked": states.REVOKED,
@@ -35,9 +37,10 @@ def are_sent(app: Any) -> bool:
 
 
 def send(app: Any, kind: str, **fields: Any) -> None:
-    """Sends an event in the ledger's name, where events are sent."""
+    """Sends an event, where events are sent: one of Celery's in the name of this GPU's worker, else in the ledger's."""
     if are_sent(app):
-        with app.events.default_dispatcher(hostname=LEDGER_NODE) as dispatcher:
+        node = installation(app).worker if kind in CELERYS else None
+        with app.events.default_dispatcher(hostname=node or LEDGER_NODE) as dispatcher:
             dispatcher.send(kind, **with_state(kind, fields))
 
 

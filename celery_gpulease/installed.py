@@ -25,11 +25,13 @@ class Installation:
     Attributes:
         app: The Celery app.
         reconcile: One reconciliation now; the seam calls it where no worker can.
+        worker: The name of a GPU's worker, where this process is one.
         sends_task_events: Does a GPU's worker, here, send them now? None where this process is none.
     """
 
     app: Any
     reconcile: Callable[[], object]
+    worker: str | None = None
     sends_task_events: Callable[[], bool | None] = lambda: None
 
     @cached_property

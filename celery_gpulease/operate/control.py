@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from celery.app.control import Control
 from celery.utils.functional import maybe_list
 from celery.utils.log import get_logger
 
@@ -23,26 +24,30 @@ REVOKES: Final = frozenset({"revoke", "terminate", "revoke_by_stamped_headers"})
 TOLD: Final = "gpulease_told"
 
 
+class LeasingControl(Control):
+    """Celery's control, of which the ledger hears."""
+
+    def broadcast(self, command: str, arguments: Any = None, *args: Any, **options: Any) -> Any:
+        """Every command goes through here, those of `celery control` too."""
+        if command in REVOKES:
+            arguments = {**(arguments or {}), TOLD: _tell(self.app, command, {**(arguments or {}), **options})}
+        return super().broadcast(command, arguments, *args, **options)
+
+    def purge(self, connection: Any = None) -> Any:
+        """Discards what waits in the broker's queues, as Celery does; what is held for GPUs stays, and is named."""
+        number = super().purge(connection)
+        if words := what_purge_leaves(self.app):
+            logger.warning(words)
+        return number
+
+    discard_all = purge
+
+
 def controlling(control_class: type) -> type:
-    """The app's Control class, of which the ledger hears."""
-
-    class LeasingControl(control_class):
-        def broadcast(self, command: str, arguments: Any = None, *args: Any, **options: Any) -> Any:
-            """Every command goes through here, those of `celery control` too."""
-            if command in REVOKES:
-                arguments = {**(arguments or {}), TOLD: _tell(self.app, command, {**(arguments or {}), **options})}
-            return super().broadcast(command, arguments, *args, **options)
-
-        def purge(self, connection: Any = None) -> Any:
-            """Discards what waits in the broker's queues, as Celery does; what is held for GPUs stays, and is named."""
-            number = super().purge(connection)
-            if words := what_purge_leaves(self.app):
-                logger.warning(words)
-            return number
-
-        discard_all = purge
-
-    return LeasingControl
+    """The app's Control class, Celery's or the user's own, of which the ledger hears; as `holding.holding`."""
+    if control_class is Control:
+        return LeasingControl
+    return type("LeasingControl", (LeasingControl, control_class), {})
 
 
 def _tell(app: Any, command: str, arguments: Mapping[str, Any]) -> bool:

@@ -110,13 +110,13 @@ def hold_stray(request: Any, gpu: str = "") -> None:
         return
     try:
         one = _held(request, gpu)
+    except Exception as error:  # noqa: BLE001  # whatever somebody wrote by hand
+        _fail(request, error)
+        return
+    try:
         answer = hold(installation(request.app), one, _context(request))
-    except LedgerUnavailable:
-        raise
-    except Exception as error:  # whatever somebody wrote by hand, or a wrong setting
-        logger.exception("%s came past the ledger, cannot be held, and fails", request)
-        store = request.task.backend.mark_as_failure
-        store(request.id, error, request=_context(request), store_result=request.store_errors)
+    except ConfigurationError as error:
+        _fail(request, error)
         return
     if answer == "known":
         logger.warning("%s came twice, and is dropped: it is held, runs, or has run", request)
@@ -125,6 +125,12 @@ def hold_stray(request: Any, gpu: str = "") -> None:
         events.send(
             request.app, "task-held", uuid=request.id, name=request.task.name, pool=one.pool, gpu=one.pin or None
         )
+
+
+def _fail(request: Any, error: Exception) -> None:
+    logger.error("%s came past the ledger, cannot be held, and fails", request, exc_info=error)
+    store = request.task.backend.mark_as_failure
+    store(request.id, error, request=_context(request), store_result=request.store_errors)
 
 
 def _held(request: Any, gpu: str) -> Held:

@@ -122,6 +122,7 @@ class GPUStep(bootsteps.StartStopStep):
         self._strays = Strays(gpu_worker)
         gpu_worker.on_stray = self._strays.add
         installed = installation(worker.app)
+        installed.worker = worker.hostname
         installed.sends_task_events = lambda: sends_task_events(worker)
         self._teller = Teller(installed, worker.hostname)
         gpu_worker.tell_monitors = self._teller.tell
@@ -158,7 +159,7 @@ class GPUStep(bootsteps.StartStopStep):
     def _serve(self) -> None:
         """The worker consumes: only now may its GPU be claimed, since Celery's start takes a second or more.
 
-        And only now events can be sent, which an end needs.
+        And only now it is known whether it sends events, which an end needs.
         """
         if self._listener.ident is None:  # later calls come after a loss of the broker
             if self._companion:

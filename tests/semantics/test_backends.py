@@ -12,7 +12,7 @@ import pytest
 from celery import chord
 
 from celery_gpulease import LeaseLost
-from celery_gpulease.dispatch.ending import cancel
+from celery_gpulease.dispatch.revoking import cancel
 from celery_gpulease.embedded import EmbeddedServer
 from celery_gpulease.ledger.checks import inconsistencies
 from tests.faults.conftest import world_on
@@ -122,7 +122,7 @@ def test_what_is_cancelled_or_expires_while_held_is_revoked(lab):
     first = lab.send("wait_for", "revoked")
     wait_until(lambda: lab.world.runs(first.id), LONG, "the first to start")
     cancelled, expired = lab.send("add", 1, 1), lab.send("add", 1, 1, expires=0.5)
-    assert cancel(lab.world.app, lab.world.ledger, cancelled.id)[1] is None
+    assert cancel(lab.world.app, lab.world.ledger, [cancelled.id])[1] is None
     lab.check_end(cancelled, "REVOKED")
     lab.check_end(expired, "REVOKED")
     lab.world.open("revoked")

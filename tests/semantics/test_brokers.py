@@ -16,7 +16,7 @@ import pytest
 from celery import Celery
 from kombu import Connection, Producer
 
-from celery_gpulease.dispatch.ending import cancel
+from celery_gpulease.dispatch.revoking import cancel
 from celery_gpulease.embedded import EmbeddedServer
 from celery_gpulease.ledger.checks import inconsistencies
 from celery_gpulease.ledger.views import gpu_rows
@@ -159,7 +159,7 @@ def test_with_rabbitmq_a_cancelled_task_never_runs(lab):
     first = lab.world.send("wait_for", "cancel")
     lab.world.started(first)
     second = lab.world.send("add", 1, 1)
-    assert cancel(lab.world.app, lab.world.ledger, second)[1] is None
+    assert cancel(lab.world.app, lab.world.ledger, [second])[1] is None
     lab.world.ends(second, "REVOKED")
     lab.world.open("cancel")
     lab.world.succeeds(first)

@@ -11,7 +11,7 @@ from urllib.error import HTTPError, URLError
 import pytest
 from celery.events.state import State
 
-from celery_gpulease.dispatch.ending import cancel
+from celery_gpulease.dispatch.revoking import cancel
 from celery_gpulease.embedded import EmbeddedServer
 from celery_gpulease.events import LEDGER_NODE
 from celery_gpulease.ledger.checks import inconsistencies
@@ -193,7 +193,7 @@ def test_flower_shows_gpu_workers_and_tasks_in_all_states(watched):
     held, revoked = world.send("add", 1, 2), world.send("add", 1, 2)
     watched.all_say(blocker, "STARTED")
     watched.all_say(held, "HELD")
-    cancel(world.app, world.ledger, revoked)
+    cancel(world.app, world.ledger, [revoked])
     watched.all_say(revoked, "REVOKED")
     world.open("flower")
     watched.all_say(held, "SUCCESS")

@@ -136,8 +136,8 @@ def test_a_backend_that_fails_keeps_no_task_from_being_held(app, caplog, monkeyp
 
 
 def test_a_cancelled_task_is_revoked_and_not_held(app):
-    from celery_gpulease.dispatch.ending import cancel  # noqa: PLC0415
+    from celery_gpulease.dispatch.revoking import cancel  # noqa: PLC0415
 
     result = app.tasks["proj.add"].delay(1, 2)
-    cancel(app, app.gpulease.ledger, result.id)
+    cancel(app, app.gpulease.ledger, [result.id])
     assert result.state == "REVOKED"
