@@ -10,11 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import states
+from celery.utils.log import get_logger
+from kombu.exceptions import OperationalError
 
 from celery_gpulease.installed import LEDGER_NODE, installation
 
 if TYPE_CHECKING:
     from celery.events import EventDispatcher
+
+logger = get_logger(__name__)
 
 #: Of Celery's events those that a worker sends for a task that it did not run.
 CELERYS: Final = ("task-revoked", "task-failed")
@@ -45,7 +49,9 @@ def send(app: Any, kind: str, **fields: Any) -> None:
 
 
 def publish_held(app: Any, producer: Any, sent: dict[str, Any], pool: str, pin: str) -> None:
-    """Sends `task-held` after Celery's `task-sent`, by the same connection.
+    """Sends `task-held`, before HOLD: a monitor that heard of it after the start would show a running task as held.
+
+    Celery's `task-sent` comes after the send; it changes nothing that a monitor knows already.
 
     Args:
         app: The sender's.
@@ -56,4 +62,7 @@ def publish_held(app: Any, producer: Any, sent: dict[str, Any], pool: str, pin: 
     """
     dispatcher: EventDispatcher = installation(app).event_dispatcher
     known = {name: sent.get(name) for name in ("uuid", "name", "root_id", "parent_id")}
-    dispatcher.publish("task-held", {**known, "pool": pool, "gpu": pin or None}, producer)
+    try:
+        dispatcher.publish("task-held", {**known, "pool": pool, "gpu": pin or None}, producer)
+    except (OperationalError, *producer.connection.recoverable_connection_errors) as error:
+        logger.warning("The event task-held of %s[%s] could not be sent: %s", known["name"], known["uuid"], error)

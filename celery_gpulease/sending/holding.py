@@ -87,10 +87,9 @@ def _sender(app: Any, send: Callable[..., Any]) -> Callable[..., Any]:
             new = in_protocol_2(app.amqp, message.body)
             message = message._replace(headers={**new.headers, **message.headers}, body=new.body)
         holder = HoldingProducer(producer, installation(app), name, where)
-        sent = send(holder, name, message, queue=shown_queue(where.pool), **options)
         if message.sent_event:
-            events.publish_held(app, holder, message.sent_event, where.pool, where.pin)
-        return sent
+            events.publish_held(app, producer, message.sent_event, where.pool, where.pin)
+        return send(holder, name, message, queue=shown_queue(where.pool), **options)
 
     return send_task_message
 

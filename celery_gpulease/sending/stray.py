@@ -109,22 +109,18 @@ def hold_stray(request: Any, gpu: str = "") -> None:
         logger.warning("%s was delivered again, and is dropped: its result is stored", request)
         return
     try:
-        one = _held(request, gpu)
-    except Exception as error:  # noqa: BLE001  # whatever somebody wrote by hand
+        installed, one = installation(request.app), _held(request, gpu)
+        ledger = installed.ledger
+    except Exception as error:  # noqa: BLE001  # whatever somebody wrote by hand, or a wrong setting
         _fail(request, error)
         return
-    try:
-        answer = hold(installation(request.app), one, _context(request))
-    except ConfigurationError as error:
-        _fail(request, error)
-        return
-    if answer == "known":
+    if is_known(ledger, one.ticket):
         logger.warning("%s came twice, and is dropped: it is held, runs, or has run", request)
-    else:
-        logger.warning("%s came past the ledger, and is held for a GPU", request)
-        events.send(
-            request.app, "task-held", uuid=request.id, name=request.task.name, pool=one.pool, gpu=one.pin or None
-        )
+        return
+    told = {"uuid": request.id, "name": request.task.name, "pool": one.pool, "gpu": one.pin or None}
+    events.send(request.app, "task-held", **told)
+    hold(installed, one, _context(request))
+    logger.warning("%s came past the ledger, and is held for a GPU", request)
 
 
 def _fail(request: Any, error: Exception) -> None:
