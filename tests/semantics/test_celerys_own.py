@@ -35,7 +35,8 @@ ALL_BUT_ELSEWHERE = ("t/integration", *(f"--ignore=t/integration/{one}.py" for o
 MOST = 250
 #: Most tests wait, some for minutes for what must not come: so three parts run side by side, each on its own server.
 SLOW = "allow_error_cb_on_chord_header"
-LANES = {"slow": SLOW, "chords": f"test_chord and not {SLOW}", "rest": f"not test_chord and not {SLOW}"}
+CHAINS = "(test_chain or test_chord)"
+LANES = {"slow": SLOW, "chains": f"{CHAINS} and not {SLOW}", "rest": f"not {CHAINS} and not {SLOW}"}
 #: `task_protocol = 1` is refused where GPU tasks are set up (README), and this module tries both.
 PROTOCOL_1 = re.compile(r"test_group_chains\.py::.*-1\]$")
 
