@@ -7,7 +7,6 @@ is in the tests' process, and some tests look inside it.
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tarfile
@@ -37,8 +36,6 @@ MOST = 250
 SLOW = "allow_error_cb_on_chord_header"
 CHAINS = "(test_chain or test_chord)"
 LANES = {"slow": SLOW, "chains": f"{CHAINS} and not {SLOW}", "rest": f"not {CHAINS} and not {SLOW}"}
-#: `task_protocol = 1` is refused where GPU tasks are set up (README), and this module tries both.
-PROTOCOL_1 = re.compile(r"test_group_chains\.py::.*-1\]$")
 
 
 def unpacked_sdist(folder):
@@ -136,7 +133,7 @@ def test_they_pass_with_gpu_tasks_wherever_they_pass_with_plain_ones(server_bina
         ours = {name: road("gpu", name) for name in LANES}
         with ThreadPoolExecutor() as lanes:
             runs = [lanes.submit(ours[name].failed, *ALL_BUT_ELSEWHERE, "-k", which) for name, which in LANES.items()]
-        failed = {one for run in runs for one in run.result() if not PROTOCOL_1.search(one)}
+        failed = {one for run in runs for one in run.result()}
         assert sum(len(one.passed) for one in ours.values()) > MOST
         again = ours.pop("rest")
         for done in ours.values():
