@@ -57,6 +57,11 @@ import re
 from dataclasses import dataclass
 
 
+def literal(text: str) -> str:
+    """A text within a pattern of the server's."""
+    return re.sub(r"([*?\[\]\\])", r"\\\1", text)
+
+
 @dataclass(frozen=True)
 class Keys:
     """Builds keys for Python's side: only those that no script reaches."""
@@ -65,7 +70,7 @@ class Keys:
 
     def pattern(self, kind: str = "") -> str:
         """What SCAN takes: all of our keys, or all that begin so."""
-        return re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix + kind) + "*"
+        return literal(self.prefix + kind) + "*"
 
     def lease(self, gpu: str) -> str:
         """The lease of a GPU; other programs rely on this name."""

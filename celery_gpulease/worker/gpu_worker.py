@@ -129,8 +129,8 @@ class GPUWorker:
 
     def tell(self) -> None:
         """Tells the ledger whether this worker takes work."""
-        self.is_untold = True
         with self._telling:
+            self.is_untold = True
             if self.is_closed:
                 self.ledger.close(self.device.id, self.presence)
             else:

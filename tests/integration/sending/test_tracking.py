@@ -61,6 +61,14 @@ def test_the_position_is_that_within_the_line_when_it_was_held(app):
     assert state_of(pinned) == ("HELD", {"pool": "default", "position": 1})
 
 
+def test_the_position_counts_as_the_broker_counts(redis_url):
+    app = app_on("memory://", redis_url)
+    add = app.tasks["proj.add"]
+    middle, first, last = (add.apply_async((1, 2), priority=priority) for priority in (5, 9, 0))
+    assert [state_of(one)[1]["position"] for one in (middle, first, last)] == [1, 1, 3]
+    app.close()
+
+
 def test_what_is_not_due_yet_has_no_position(app):
     assert state_of(app.tasks["proj.add"].apply_async((1, 2), countdown=60)) == (
         "HELD",
