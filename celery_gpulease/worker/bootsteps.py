@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-#: Seconds between two looks of Celery's pool at its children.
+#: Seconds between two looks at the children of Celery's pool.
 CHILDREN_EVERY: Final = 0.2
 #: Seconds that Celery's pool gets for a cold shutdown; Kubernetes kills after 30.
 LONGEST_COLD_STOP: Final = 15.0
@@ -222,7 +222,7 @@ class GPUStep(bootsteps.StartStopStep):
                 os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + LONGEST_LEAVE
         while not all(is_gone(*child) for child in children) and time.monotonic() < deadline:
-            time.sleep(LOOK_EVERY)
+            time.sleep(CHILDREN_EVERY)
         if all(is_gone(*child) for child in children):  # else one hangs in a driver: the lease ends with its ttl
             self._leave()
         os._exit(EX_FAILURE)
