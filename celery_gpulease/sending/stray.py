@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 from celery.worker.request import Request
@@ -21,7 +21,7 @@ from celery_gpulease.ledger.views import is_known
 from celery_gpulease.loops import RETRY_EVERY
 from celery_gpulease.model import DEFAULT_POOL, HEADER, check_gpu, check_pool
 from celery_gpulease.sending.destination import Destination
-from celery_gpulease.sending.holding import Finished, held
+from celery_gpulease.sending.holding import Finished, as_it_came, end_revoked, held
 from celery_gpulease.sending.maps import gpu_task_of
 from celery_gpulease.sending.protocol import in_protocol_2
 from celery_gpulease.sending.tracking import hold
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from celery_gpulease.model import Held
 
 logger = get_logger(__name__)
-
-#: What a transport puts among a message's properties, and the message says elsewhere too.
-_OF_TRANSPORTS: Final = ("delivery_info", "application_headers", "content_type", "content_encoding")
 
 
 class StrayRequest(Request):
@@ -119,8 +116,11 @@ def hold_stray(request: Any, gpu: str = "") -> None:
         return
     told = {"uuid": request.id, "name": request.task.name, "pool": one.pool, "gpu": one.pin or None}
     events.send(request.app, "task-held", **told)
-    hold(installed, one, _context(request))
-    logger.warning("%s came past the ledger, and is held for a GPU", request)
+    answer = hold(installed, one, _context(request))
+    if answer == "revoked":
+        end_revoked(installed, one)
+    what = "is revoked" if answer == "revoked" else "is held for a GPU"
+    logger.warning("%s came past the ledger, and %s", request, what)
 
 
 def _fail(request: Any, error: Exception) -> None:
@@ -171,19 +171,16 @@ def _our_header(headers: Any) -> dict[str, Any]:
 
 def _finished(request: Any) -> Finished:
     """The message as it came, or in protocol 2 where it came in another."""
-    message = request.message
-    properties = {name: value for name, value in (message.properties or {}).items() if name not in _OF_TRANSPORTS}
-    headers = dict(message.headers or {})
-    headers.pop("compression", None)  # kombu has undone it
-    body, content_type, encoding = message.body, message.content_type, message.content_encoding
-    if not _is_of_protocol_2(message):
+    one = as_it_came(request.message)
+    body, content_type, encoding, headers = one.body, one.content_type, one.content_encoding, one.headers
+    if not _is_of_protocol_2(request.message):
         args, kwargs, embed = request.body
         new = in_protocol_2(request.app.amqp, {**request.request_dict, **embed, "args": args, "kwargs": kwargs})
         content_type, encoding, body = dumps(new.body, registry.type_to_name[content_type])
         headers |= new.headers
     if eta := _our_header(headers).get("eta"):  # held once, and put here by hand
         headers["eta"] = eta
-    return Finished(body, content_type, encoding, headers, properties)
+    return Finished(body, content_type, encoding, headers, one.properties)
 
 
 def _is_of_protocol_2(message: Any) -> bool:

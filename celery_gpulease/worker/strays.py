@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from celery.utils.log import get_logger
 
 from celery_gpulease.loops import Loop
+from celery_gpulease.sending.holding import as_it_came
 from celery_gpulease.sending.stray import hold_stray
 
 if TYPE_CHECKING:
@@ -42,40 +43,55 @@ class Strays(Loop):
         Raises:
             LedgerUnavailable: Redis does not answer; what waits remains.
         """
-        while self._waiting:
-            request = self._waiting[0]
-            hold_stray(request, self._gpu)
-            self._waiting.popleft()
+        while self._waiting and not self._is_over:
+            self._hold_first()
+
+    def _hold_first(self) -> None:
+        request = self._waiting[0]
+        hold_stray(request, self._gpu)
+        self._waiting.popleft()
 
     def leave(self) -> None:
-        """The worker stops: what is not held yet is held now, or goes back into the queue, or the log has it."""
+        """The worker stops: what is not held yet is held now, or goes back into the queue, or the log has it.
+
+        This thread alone takes from the line until it has ended. Where it is still at a hold, Redis is slow: all goes
+        back, also what that hold may yet reach, since a message that comes twice is held once.
+        """
         self.stop()
         if self.ident is not None:
             self.join(LONGEST_HOLD)
-        try:
-            self.turn()
-        except Exception as error:  # noqa: BLE001  # of Redis, or of a result backend
-            logger.warning("What came past the ledger goes back into queue %s: %s", self._queue, error)
-        while self._waiting:
-            request = self._waiting.popleft()
+        if self.is_alive():
+            self._say_back("Redis does not answer")
+        else:
+            self._hold_the_rest()
+        for request in tuple(self._waiting):
             try:
                 self._put_back(request)
             except Exception:
-                logger.critical("%s is LOST: Redis is away while this worker stops", told(request), exc_info=True)
+                logger.critical("%s is LOST: it can neither be held nor go back", told(request), exc_info=True)
+
+    def _hold_the_rest(self) -> None:
+        try:
+            while self._waiting:
+                self._hold_first()
+        except Exception as error:  # noqa: BLE001  # of Redis, or of a result backend
+            self._say_back(error)
+
+    def _say_back(self, why: object) -> None:
+        logger.warning("What came past the ledger goes back into queue %s: %s", self._queue, why)
 
     def _put_back(self, request: Any) -> None:
-        message = request.message
-        properties = {name: value for name, value in message.properties.items() if name != "delivery_info"}
+        one = as_it_came(request.message)
         with request.app.producer_or_acquire() as producer:
             producer.publish(
-                message.body,
-                content_type=message.content_type,
-                content_encoding=message.content_encoding,
-                headers={name: value for name, value in message.headers.items() if name != "compression"},
+                one.body,
+                content_type=one.content_type,
+                content_encoding=one.content_encoding,
+                headers=one.headers,
                 exchange="",
                 routing_key=self._queue,
                 retry=False,
-                **{name: value for name, value in properties.items() if name not in ("delivery_tag", "body_encoding")},
+                **one.properties,
             )
 
 

@@ -2,6 +2,8 @@
 
 import logging
 import socket
+import threading
+import uuid
 
 import pytest
 from celery import Celery
@@ -11,7 +13,9 @@ from kombu import Queue
 from celery_gpulease import GPULease, GPUTask
 from celery_gpulease.ledger import Ledger
 from celery_gpulease.model import Device
+from celery_gpulease.sending.stray import hold_stray
 from celery_gpulease.settings import Settings
+from celery_gpulease.worker import strays as module
 from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.strays import Strays
 
@@ -21,6 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
 ]
 
+SOON = 10.0
 DEVICE = Device("node7:0", 0, "node7")
 
 
@@ -101,3 +106,45 @@ def test_where_the_broker_is_away_too_the_log_has_all_that_is_needed_to_send_it_
     assert "is LOST" in caplog.text
     assert "[[1, 2]" in caplog.text
     app.close()
+
+
+def test_a_hold_that_outlasts_the_stop_costs_no_message(app, strays, redis_url, monkeypatch):
+    """The thread is still at the first, the ledger answers again, and the worker that stops sees to all of them."""
+    tasks = [sent(app, redis_url) for _ in range(3)]
+    entered, gate, held = threading.Semaphore(0), threading.Semaphore(0), []
+
+    def hold(request, gpu):
+        if threading.current_thread() is strays:
+            entered.release()
+            gate.acquire()
+        elif not held:  # the thread comes to its next one meanwhile
+            gate.release()
+            entered.acquire(timeout=SOON)
+        held.append(request.id)
+
+    monkeypatch.setattr(module, "hold_stray", hold)
+    monkeypatch.setattr(module, "LONGEST_HOLD", 0.1)
+    for _ in tasks:
+        strays.add(taken(app))
+    strays.start()
+    assert entered.acquire(timeout=SOON)
+    strays.leave()
+    came_back = []
+    with app.connection_for_read() as connection:
+        queue = Queue(DEVICE.queue)(connection.default_channel)
+        while message := queue.get(no_ack=True):
+            came_back.append(message.headers["id"])
+    assert {*held, *came_back} == {*tasks}
+    gate.release()
+    strays.join(SOON)
+    assert not strays.is_alive(), "it takes nothing more up"
+
+
+def test_what_was_revoked_before_it_came_ends_at_once(app, redis_url, caplog):
+    """No worker hears of it here: so this process stores the end."""
+    task = str(uuid.uuid4())
+    list(app.gpulease.ledger.cancel_each([task], revoked=True))
+    sent(app, redis_url, task_id=task)
+    hold_stray(taken(app), DEVICE.id)
+    assert app.AsyncResult(task).state == "REVOKED"
+    assert "came past the ledger, and is revoked" in caplog.text
