@@ -65,10 +65,7 @@ class Strays(Loop):
         else:
             self._hold_the_rest()
         for request in tuple(self._waiting):
-            try:
-                self._put_back(request)
-            except Exception:
-                logger.critical("%s is LOST: it can neither be held nor go back", told(request), exc_info=True)
+            self._put_back_or_say(request)
 
     def _hold_the_rest(self) -> None:
         try:
@@ -79,6 +76,12 @@ class Strays(Loop):
 
     def _say_back(self, why: object) -> None:
         logger.warning("What came past the ledger goes back into queue %s: %s", self._queue, why)
+
+    def _put_back_or_say(self, request: Any) -> None:
+        try:
+            self._put_back(request)
+        except Exception:
+            logger.critical("%s is LOST: it can neither be held nor go back", told(request), exc_info=True)
 
     def _put_back(self, request: Any) -> None:
         one = as_it_came(request.message)
