@@ -44,6 +44,7 @@ want:<gpu>           string   a foreign program's wish: while it exists nobody c
 pulse                hash     at, gpu: anybody's last heartbeat; grace_until: until when nothing started is reaped,
                               granted_at; reconciled_at; walk: where the reconciler's look at all tickets goes on
 turn:reconcile       string   who reconciles now
+turn:tell            string   which worker looks at the journal now, to tell monitors
 journal              stream   what happened to whom. Its consumer group `events`: who of the workers tells monitors
 counters             hash     totals of the same
 here:<gpu>           channel  wakes the worker of this GPU
