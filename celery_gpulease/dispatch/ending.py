@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
+import math
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import signals, states
@@ -23,6 +25,7 @@ from celery_gpulease.exceptions import LeaseLost
 from celery_gpulease.loops import Loop
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import TypeAlias
 
     from celery_gpulease.ledger import Ledger
@@ -49,31 +52,41 @@ class EndWriter(Loop):
         write_ends(self._app, self._ledger)
 
 
-def write_ends(app: Any, ledger: Ledger) -> dict[str, Exception]:
+def write_ends(app: Any, ledger: Ledger, *, seconds: float = math.inf) -> None:
     """Writes every end that is due. What fails is tried again after a while, ten times.
 
-    Returns:
-        What went wrong, by ticket.
+    Args:
+        app: The app.
+        ledger: Its ledger.
+        seconds: None is begun later than this after the first.
 
     Raises:
         LedgerUnavailable: Redis does not answer.
     """
-    troubles = {}
+    until = time.monotonic() + seconds
     while ending := ledger.end():
-        if trouble := _trouble_with(app, ending):
-            words = "The end of %s[%s] could not be written; it is tried again"
-            logger.error(words, ending.task, ending.task_id, exc_info=trouble)
-            troubles[ending.ticket] = trouble
-        else:
-            ledger.finish(ending.ticket)
-    return troubles
+        _write(app, ledger, ending)
+        if time.monotonic() >= until:
+            return
 
 
-def _trouble_with(app: Any, ending: Ending) -> Exception | None:
+def write_ends_of(app: Any, ledger: Ledger, tickets: Iterable[str]) -> Exception | None:
+    """Writes the ends of these tickets, where they are due and nobody else writes them; what went wrong first.
+
+    Raises:
+        LedgerUnavailable: Redis does not answer.
+    """
+    endings = filter(None, map(ledger.end, tickets))
+    return next(filter(None, [_write(app, ledger, ending) for ending in endings]), None)
+
+
+def _write(app: Any, ledger: Ledger, ending: Ending) -> Exception | None:
     try:
         write_end(app, ending)
-    except Exception as error:  # noqa: BLE001  any backend, any error
+    except Exception as error:  # any backend, any error
+        logger.exception("The end of %s[%s] could not be written; it is tried again", ending.task, ending.task_id)
         return error
+    ledger.finish(ending.ticket)
     return None
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from celery import states
 from celery.utils.log import get_logger
 from kombu.utils.json import dumps
 
-from celery_gpulease.dispatch.ending import backend_of, write_ends
+from celery_gpulease.dispatch.ending import backend_of, write_ends_of
 from celery_gpulease.ends import UNREADABLE
 
 if TYPE_CHECKING:
@@ -77,17 +78,20 @@ def see_to(app: Any, ledger: Ledger, taken: list[Taken], *, here: bool = False) 
     """
     if not taken:
         return None
-    if not here and ledger.wake("due"):
-        return next(filter(None, [_store_state(app, one) for one in taken]), None)
-    troubles = write_ends(app, ledger)
-    return next((troubles[one.ticket] for one in taken if one.ticket in troubles), None)
+    if not here:  # before a worker is told: it stores more than the state, which must stay
+        trouble = next(filter(None, [_store_state(app, one) for one in taken]), None)
+        if ledger.wake("due"):
+            return trouble
+    return write_ends_of(app, ledger, [one.ticket for one in taken])
 
 
 def _store_state(app: Any, taken: Taken) -> Exception | None:
     """Only the state, as a worker of Celery 5.7 does when it hears of a revoke (celery/worker/control.py)."""
     try:
         backend = backend_of(app, taken.task)
-        if not taken.has_run and backend.as_uri() not in UNREADABLE:
+        if taken.has_run or backend.as_uri() in UNREADABLE:
+            return None
+        if backend.get_task_meta(taken.task_id, cache=False)["status"] != states.REVOKED:  # a worker may be first
             backend.mark_as_revoked(taken.task_id, "revoked")
     except Exception as error:  # noqa: BLE001  any backend, any error
         return error

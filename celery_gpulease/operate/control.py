@@ -54,8 +54,9 @@ def _tell(app: Any, command: str, arguments: Mapping[str, Any]) -> bool:
     """Whatever our Redis does, and whatever was asked for, Celery's own revoke goes out."""
     try:
         trouble = take_back(app, command, arguments)
-    except Exception as error:  # noqa: BLE001
-        logger.error("%s: what is held for GPUs is not taken back: %s", command, error, exc_info=_unless_ours(error))
+    except Exception as error:
+        words = "%s: what is held for GPUs is not taken back: %s"
+        logger.error(words, command, error, exc_info=_unless_ours(error))  # noqa: TRY400
         return False
     if trouble:
         logger.warning("%s: REVOKED could not be stored here, a GPU worker will: %s", command, trouble)

@@ -6,7 +6,10 @@ import pytest
 from celery import Celery
 
 from celery_gpulease import GPULease, GPUTask
+from celery_gpulease.dispatch.ending import write_ends
+from celery_gpulease.dispatch.revoking import see_to
 from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.reconcile import beat
 from celery_gpulease.worker.commands import Revoker
 
 # Celery's result backends leave their sockets to the garbage collector, and call what redis-py calls old.
@@ -97,3 +100,50 @@ def test_where_redis_is_away_a_worker_obeys_later_in_the_same_order(own_server, 
             revoker.turn()
         assert len(revoker._orders) == 1
     assert caplog.text == ""
+
+
+@pytest.fixture
+def stranger(app):
+    """A task that was cancelled, and whose end nobody has written yet."""
+    result = app.tasks["proj.render"].delay()
+    app.gpulease.ledger.cancel(result.id)
+    return result
+
+
+def test_who_revokes_where_no_worker_lives_writes_only_the_ends_of_what_it_revokes(app, stranger):
+    held = app.tasks["proj.render"].delay()
+    held.revoke()
+    app.control.revoke("before it is sent")
+    sent = app.tasks["proj.render"].apply_async(task_id="before it is sent")
+    assert (held.state, sent.state, stranger.state) == ("REVOKED", "REVOKED", "PENDING")
+    write_ends(app, app.gpulease.ledger)
+    assert stranger.state == "REVOKED"
+
+
+def test_an_end_that_another_writes_is_left_to_it(app, stranger):
+    ledger = app.gpulease.ledger
+    assert ledger.end().task_id == stranger.id
+    stranger.revoke()
+    assert ledger.client.exists(f"gpu:task:{stranger.id}")
+
+
+def test_a_tick_of_beat_writes_ends_for_a_while_only(app, monkeypatch):
+    monkeypatch.setattr(beat, "WRITING", 0)
+    results = [app.tasks["proj.render"].delay() for _ in range(3)]
+    for one in results:
+        app.gpulease.ledger.cancel(one.id)
+    for number in (1, 2, 3):
+        beat.reconcile_now(app)
+        assert [one.state for one in results].count("REVOKED") == number
+
+
+@pytest.mark.parametrize("when", ["when it is told", "before it is told"])
+def test_what_a_worker_stores_of_a_revoke_is_not_overwritten_with_less(app, monkeypatch, when):
+    app.conf.result_extended = True
+    ledger, result = app.gpulease.ledger, app.tasks["proj.render"].delay()
+    taken = ledger.cancel(result.id).taken
+    if when == "before it is told":
+        write_ends(app, ledger)
+    monkeypatch.setattr(ledger, "wake", lambda what: write_ends(app, ledger) is None)
+    assert see_to(app, ledger, taken) is None
+    assert (result.state, result.name) == ("REVOKED", "proj.render")

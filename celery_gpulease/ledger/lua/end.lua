@@ -9,7 +9,8 @@ local ticket = ARGV[1]
 if ticket == '' then
   ticket = redis.call('ZRANGEBYSCORE', ENDING, '-inf', NOW, 'LIMIT', 0, 1)[1]
 end
-if not ticket or not redis.call('ZSCORE', ENDING, ticket) then
+local due = ticket and tonumber(redis.call('ZSCORE', ENDING, ticket) or nil)
+if not due or due > NOW then -- or another has it, or its run is not over
   return { 'none' }
 elseif has_vanished(ticket) or redis.call('HGET', key('ticket', ticket), 'state') ~= 'ending' then
   redis.call('ZREM', ENDING, ticket)
