@@ -146,4 +146,5 @@ def test_what_a_worker_stores_of_a_revoke_is_not_overwritten_with_less(app, monk
         write_ends(app, ledger)
     monkeypatch.setattr(ledger, "wake", lambda what: write_ends(app, ledger) is None)
     assert see_to(app, ledger, taken) is None
-    assert (result.state, result.name) == ("REVOKED", "proj.render")
+    stored = app.backend.get_task_meta(result.id, cache=False)
+    assert (stored["status"], stored.get("name")) == ("REVOKED", "proj.render")
