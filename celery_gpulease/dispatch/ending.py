@@ -20,7 +20,7 @@ from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 
 from celery_gpulease import events
-from celery_gpulease.ends import is_result_ignored, repeat_end, stored_end
+from celery_gpulease.ends import backend_of, is_result_ignored, registered, repeat_end, stored_end
 from celery_gpulease.exceptions import LeaseLost
 from celery_gpulease.loops import Loop
 
@@ -98,8 +98,8 @@ def write_end(app: Any, ending: Ending) -> None:
     Raises:
         Exception: Of the result backend: it does not answer, or cannot store.
     """
-    task, backend = app.tasks.get(ending.task), backend_of(app, ending.task)
-    request = request_of(app, ending)
+    task, request = registered(app, ending.task), request_of(app, ending)
+    backend = backend_of(app, task)
     stored = stored_end(backend, ending.task_id, ending.first_run_ms) if ending.first_run_ms else None
     # Celery's workers store REVOKED when they hear of a revoke, and nothing of what goes with it
     if stored and not (ending.why in REASONS and stored["status"] == states.REVOKED):
@@ -109,12 +109,6 @@ def write_end(app: Any, ending: Ending) -> None:
     kind, fields = end(ending, task, backend, request)
     if getattr(task, "send_events", True):
         events.send(app, kind, uuid=ending.task_id, **fields)
-
-
-def backend_of(app: Any, name: str) -> Any:
-    """The result backend of a task, which may have its own."""
-    task = app.tasks.get(name)
-    return app.backend if task is None else task.backend
 
 
 def _revoke(ending: Ending, task: Any, backend: Any, request: Context) -> Event:

@@ -12,8 +12,8 @@ from celery import states
 from celery.utils.log import get_logger
 from kombu.utils.json import dumps
 
-from celery_gpulease.dispatch.ending import backend_of, write_ends_of
-from celery_gpulease.ends import UNREADABLE
+from celery_gpulease.dispatch.ending import write_ends_of
+from celery_gpulease.ends import UNREADABLE, backend_of, registered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -88,7 +88,7 @@ def see_to(app: Any, ledger: Ledger, taken: list[Taken], *, here: bool = False) 
 def _store_state(app: Any, taken: Taken) -> Exception | None:
     """Only the state, as a worker of Celery 5.7 does when it hears of a revoke (celery/worker/control.py)."""
     try:
-        backend = backend_of(app, taken.task)
+        backend = backend_of(app, registered(app, taken.task))
         if taken.has_run or backend.as_uri() in UNREADABLE:
             return None
         if backend.get_task_meta(taken.task_id, cache=False)["status"] != states.REVOKED:  # a worker may be first

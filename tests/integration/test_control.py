@@ -1,5 +1,6 @@
 """Celery's control commands where something is wrong with them, or with the ledger: they go their way."""
 
+import gc
 import logging
 
 import pytest
@@ -35,6 +36,13 @@ def app_on(url, **conf):
         pass
 
     return made
+
+
+@pytest.fixture(autouse=True)
+def _results_go_before_their_server():
+    """An AsyncResult that goes says so to its backend."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture
