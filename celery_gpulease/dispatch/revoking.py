@@ -6,6 +6,8 @@ whoever revokes, the rest (signal, event, callbacks) by a worker, as in Celery; 
 
 from __future__ import annotations
 
+import os
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from celery import states
@@ -57,6 +59,8 @@ def revoke_stamped(app: Any, ledger: Ledger, headers: Mapping[str, Any], *, here
     stamps = stamp_names(headers, headers)
     for stamp in stamps:
         ledger.revoke_stamp(stamp)
+    if here and not ledger.take_search(stamps, f"{gethostname()}:{os.getpid()}"):  # every worker has heard it
+        return None
     return cancel(app, ledger, ledger.stamped(stamps), here=here)[1]
 
 

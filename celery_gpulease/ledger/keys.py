@@ -43,7 +43,8 @@ routed:<gpu>         list     where the broker is not this Redis: messages on th
 want:<gpu>           string   a foreign program's wish: while it exists nobody claims this GPU
 pulse                hash     at, gpu: anybody's last heartbeat; grace_until: until when nothing started is reaped,
                               granted_at; reconciled_at; walk: where the reconciler's look at all tickets goes on
-turn:reconcile       string   who reconciles now
+turn:reconcile       string   who reconciles now, and
+turn:stamps:<digest> string   which worker looks for what bears these stamps, with a TTL
 journal              stream   what happened to whom. Its consumer group `events`: who of the workers tells monitors
 counters             hash     totals of the same
 here:<gpu>           channel  wakes the worker of this GPU

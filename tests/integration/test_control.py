@@ -156,3 +156,16 @@ def test_what_a_worker_stores_of_a_revoke_is_not_overwritten_with_less(app, monk
     assert see_to(app, ledger, taken) is None
     stored = app.backend.get_task_meta(result.id, cache=False)
     assert (stored["status"], stored.get("name")) == ("REVOKED", "proj.render")
+
+
+def test_of_the_workers_that_hear_a_stamped_revoke_one_looks_at_all_tickets(app, client):
+    client.config_resetstat()
+    hosts, revokers = ["one", "two", "three"], [Revoker(app) for _ in range(3)]
+    order = ("revoke_by_stamped_headers", {"headers": {"customer": "acme"}})
+    for host, revoker in zip(hosts, revokers, strict=True):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("celery_gpulease.dispatch.revoking.gethostname", lambda host=host: host)
+            revoker.obey(*order)
+            revoker.turn()
+    assert client.info("commandstats")["cmdstat_scan"]["calls"] == 1
+    assert client.zcard("gpu:revoked_stamps") == 1

@@ -154,3 +154,11 @@ def test_of_too_many_the_oldest_are_forgotten(world):
     revoke(world, "one")
     assert world.client.zcard(world.key("revoked")) == 50_000
     assert world.client.zscore(world.key("revoked"), "old 49999") is None
+
+
+def test_one_worker_looks_for_what_bears_stamps_and_may_ask_again(world):
+    take = world.ledger.take_search
+    assert [take([STAMP, "other"], who) for who in ("one", "two", "one")] == [True, False, True]
+    assert not take(["other", STAMP], "two")
+    assert take([STAMP], "two")
+    assert all(0 < world.client.pttl(name) <= 60_000 for name in world.client.scan_iter("gpu:turn:stamps:*"))
