@@ -66,7 +66,7 @@ class Keys:
 
     def pattern(self, kind: str = "") -> str:
         """What SCAN takes: all of our keys, or all that begin so."""
-        return re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix + kind) + "*"
+        return literally(self.prefix + kind) + "*"
 
     def lease(self, gpu: str) -> str:
         """The lease of a GPU; other programs rely on this name."""
@@ -87,3 +87,8 @@ class Keys:
     def named(self, kind: str, name: str = "") -> str:
         """A key of this kind, `pending:<pool>` say, or one without a name, `scheduled`."""
         return f"{self.prefix}{kind}:{name}" if name else f"{self.prefix}{kind}"
+
+
+def literally(text: str) -> str:
+    """The part of a pattern of Redis that matches this text only."""
+    return re.sub(r"([*?\[\]\\])", r"\\\1", text)
