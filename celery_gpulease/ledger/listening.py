@@ -10,7 +10,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from celery_gpulease.ledger.connection import connect, in_our_words
-from celery_gpulease.ledger.keys import literal
+from celery_gpulease.ledger.keys import literally
 from celery_gpulease.model import QUEUE_PREFIX
 
 if TYPE_CHECKING:
@@ -114,10 +114,9 @@ def other_prefixes(ledger: Ledger, gpu: str) -> list[str]:
     messages.
     """
     name = _consumed(ledger, gpu)
-    pattern = "*" + literal(name)
     with in_our_words("other_prefixes"):
         try:
-            channels = ledger.client.pubsub_channels(pattern)
+            channels = ledger.client.pubsub_channels("*" + literally(name))
         except redis.exceptions.ResponseError:  # an ACL without +pubsub
             return []
     return sorted({str(channel).removesuffix(name) for channel in channels} - {ledger.keys.prefix})

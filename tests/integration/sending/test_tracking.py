@@ -90,6 +90,18 @@ def test_a_sender_that_knows_only_the_name_says_held_too(redis_url):
     app.close()
 
 
+def test_an_app_that_must_not_be_finalized_says_held_and_revoked_too(redis_url):
+    app = Celery("by name", broker=redis_url, backend=redis_url, set_as_current=False, autofinalize=False)
+    app.conf.gpulease_track_held = True
+    GPULease(app)
+    result = app.send_task("proj.add", (1, 2), pool="default")
+    assert result.state == "HELD"
+    app.control.revoke(result.id)
+    assert app.backend.get_task_meta(result.id, cache=False)["status"] == "REVOKED"
+    assert not app.finalized
+    app.close()
+
+
 def test_a_task_that_ignores_its_result_has_no_state(app):
     assert app.tasks["proj.silent"].delay().state == "PENDING"
     assert app.tasks["proj.add"].apply_async((1, 2), ignore_result=True).state == "PENDING"
