@@ -93,6 +93,10 @@ class Lease:
         self.began = self._asked_at = time.monotonic()
         self._is_given_back = self._is_lost = False
 
+    def is_of(self, ledger: Ledger) -> bool:
+        """Is it held in this ledger? A process may have apps with ledgers of their own."""
+        return self._ledger is ledger
+
     @property
     def fence(self) -> int | None:
         """Grows with every claim of this GPU; None without a lease."""
@@ -205,9 +209,11 @@ def end() -> Run | None:
     return run
 
 
-def current(task_id: str | None) -> Run | None:
-    """The run of this task id, when this process runs it."""
-    return _current if _current is not None and _current.task_id == task_id else None
+def current(task_id: str | None, ledger: Ledger | None = None) -> Run | None:
+    """The run of this task id, when this process runs it; under a lease of this ledger, where one is named."""
+    if _current is None or _current.task_id != task_id:
+        return None
+    return _current if ledger is None or _current.lease.is_of(ledger) else None
 
 
 def calling(name: str) -> Run | None:

@@ -39,7 +39,7 @@ def destination(app: Any, name: str, message: Any, options: dict[str, Any]) -> D
     if not is_gpu_task:
         _refuse_options(road[0], pool=asked_pool, gpu=asked_pin)
         return None
-    header, task = _header(headers, options) or {}, registered(app, road[0])
+    header, task = _header(name, headers, options) or {}, registered(app, road[0])
     pool = asked_pool if asked_pool is not None else header.get("pool") or routed or getattr(task, "pool", DEFAULT_POOL)
     pin = asked_pin if asked_pin is not None else header.get("pin")
     for ignored in ("queue", "exchange", "routing_key", "exchange_type"):
@@ -50,11 +50,12 @@ def destination(app: Any, name: str, message: Any, options: dict[str, Any]) -> D
 def goes_to_a_gpu(app: Any, road: tuple[str, ...], headers: dict[str, Any], options: dict[str, Any]) -> bool:
     """Is it a GPU task, or a map of one?
 
-    It is known by its class, or by our header (a retry keeps it), never by the queue that it names; where the sender
-    does not know its class, by a router or an option that names a pool or a GPU.
+    It is known by its class, or by our header (a retry keeps it; another task that is sent with the headers of the run
+    has it too, in vain), never by the queue that it names; where the sender does not know its class, by a router or an
+    option that names a pool or a GPU.
     """
     tasks = [registered(app, name) for name in road]
-    if any(isinstance(task, GPUTask) for task in tasks) or _header(headers, options) is not None:
+    if any(isinstance(task, GPUTask) for task in tasks) or _header(road[-1], headers, options) is not None:
         return True
     return tasks[0] is None and any(options.get(one) is not None for one in (ROUTED_POOL, "pool", "gpu"))
 
@@ -63,8 +64,9 @@ def _arguments(body: Any) -> tuple[Any, Any]:
     return body[:2] if isinstance(body, tuple) else (body["args"], body["kwargs"])  # protocol 2, protocol 1
 
 
-def _header(headers: dict[str, Any], options: dict[str, Any]) -> dict[str, Any] | None:
-    return (options.get("headers") or headers).get(HEADER) or headers.get(HEADER)
+def _header(name: str, headers: dict[str, Any], options: dict[str, Any]) -> dict[str, Any] | None:
+    header = (options.get("headers") or headers).get(HEADER) or headers.get(HEADER)
+    return header if isinstance(header, dict) and header.get("task") == name else None
 
 
 def _refuse_options(name: str, **asked: Any) -> None:

@@ -228,12 +228,12 @@ def held(app: Any, name: str, message: Finished, where: Destination, ticket: str
     """
     headers = message.headers
     task_id, eta = headers["id"], headers.get("eta")
-    header = {"ticket": ticket, "pool": where.pool, "pin": where.pin or None, "eta": eta, "claim": f"{ticket}-claim"}
+    header = {"ticket": ticket, "task": name, "pool": where.pool, "pin": where.pin or None, "eta": eta}
     envelope = {
         "body": base64.b64encode(str_to_bytes(message.body)).decode(),
         "content-encoding": message.content_encoding,
         "content-type": message.content_type,
-        "headers": {**headers, "eta": None, HEADER: header},
+        "headers": {**headers, "eta": None, HEADER: {**header, "claim": f"{ticket}-claim"}},
         "properties": {
             **message.properties,
             "delivery_info": {"exchange": "", "routing_key": f"{ticket}-queue"},
@@ -241,7 +241,7 @@ def held(app: Any, name: str, message: Finished, where: Destination, ticket: str
             "delivery_tag": ticket,
         },
     }
-    run = lease.current(task_id)
+    run = lease.current(task_id, installation(app).ledger)
     stamps = stamp_names(headers.get("stamps") or {}, headers.get("stamped_headers") or ())
     return Held(
         ticket=ticket,

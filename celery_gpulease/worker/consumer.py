@@ -79,7 +79,7 @@ class GPUConsumer(Consumer):
         def on_task_received(message: Any) -> Any:
             keep_from_broker(message)
             try:
-                check_body(message)
+                check_message(message)
             except InvalidTaskError as error:
                 return self.on_invalid_task(None, message, error)
             return handle(message)
@@ -203,13 +203,13 @@ def tell_if_possible(tell: Callable[[str], None], why: str) -> None:
         logger.warning("Redis does not hear of the broker's loss or return now: %s", error)
 
 
-def check_body(message: Any) -> None:
-    """Looks at what a message of the ledger asks to call. What cannot be decoded is left to Celery.
+def check_message(message: Any) -> None:
+    """Looks for what would end Celery's worker. What cannot be decoded, or is no task's message, is left to Celery.
 
     Raises:
-        InvalidTaskError: It is not [args, kwargs, embed].
+        InvalidTaskError: Its body is not [args, kwargs, embed], or its time limits are not two numbers.
     """
-    if not (isinstance(message.headers, dict) and HEADER in message.headers):
+    if not (isinstance(message.headers, dict) and "task" in message.headers):
         return
     try:
         payload = message.payload
@@ -217,5 +217,10 @@ def check_body(message: Any) -> None:
         return
     match payload:
         case [list() | tuple(), dict(), dict() | None]:
+            pass
+        case _:
+            raise InvalidTaskError("its body is not [args, kwargs, embed]")
+    match message.headers.get("timelimit"):
+        case None | [int() | float() | None, int() | float() | None]:
             return
-    raise InvalidTaskError("its body is not [args, kwargs, embed]")
+    raise InvalidTaskError("its timelimit is not [hard, soft]")

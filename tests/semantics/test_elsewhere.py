@@ -301,3 +301,26 @@ def test_an_expired_copy_revokes_nothing_that_runs(elsewhere):
     wait_until(lambda: elsewhere.held(marker), SOON, "the copy to be seen")
     world.open("expired")
     elsewhere.runs_once(task)
+
+
+# what makes no sense
+
+
+@pytest.mark.parametrize("body", [b"[1]", b"null", b'{"k": 1}'], ids=["a list", "null", "an object"])
+def test_a_body_of_another_shape_ends_no_worker(elsewhere, body):
+    _, message = elsewhere.raw("proj.add", 1, 2)
+    elsewhere.push({**message, "body": base64.b64encode(body).decode()})
+    following, good = elsewhere.raw("proj.add", 1, 2)
+    elsewhere.push(good)
+    elsewhere.runs_once(following)
+    assert elsewhere.gpu.exit_code is None
+
+
+@pytest.mark.parametrize("limits", [["a"], "ab", [1, 2, 3], {"hard": 1}], ids=str)
+def test_time_limits_that_are_none_end_no_worker(elsewhere, limits):
+    _, message = elsewhere.raw("proj.add", 1, 2, timelimit=limits)
+    elsewhere.push(message)
+    following, good = elsewhere.raw("proj.add", 1, 2)
+    elsewhere.push(good)
+    elsewhere.runs_once(following)
+    assert elsewhere.gpu.exit_code is None

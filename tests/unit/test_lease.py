@@ -147,3 +147,10 @@ def test_a_lost_run_stores_nothing_whatever_call_its_task_has(word, base, is_los
 
 def identity(x):
     return x
+
+
+def test_a_run_is_that_of_its_own_ledger_only(monkeypatch):
+    ledger = Elsewhere()
+    monkeypatch.setattr(lease, "_current", lease.Run("id", GPU("n:0", 0), lease.Lease(ledger, None)))
+    assert lease.current("id") is lease.current("id", ledger) is not None
+    assert lease.current("id", Elsewhere()) is None

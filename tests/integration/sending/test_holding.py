@@ -328,3 +328,21 @@ def test_a_map_of_gpu_tasks_fails_in_the_ledgers_words():
     for signature in (app.total.map([[1]]), app.total.chunks([([1],)], 1).group().tasks[0]):
         with pytest.raises(LedgerUnavailable):
             signature.apply_async(retry=False)
+
+
+def test_the_headers_of_a_run_make_no_gpu_task_of_another_and_give_it_no_place(redis_url, held, client):
+    app = gpu_app(redis_url)
+
+    @app.task(name="proj.plain", shared=False)
+    def plain():
+        return None
+
+    app.add.apply_async((1, 2), gpu="node7:0", ignore_result=True)
+    headers = {"trace": "x", "gpulease": held()[0]["envelope"]["headers"]["gpulease"]}
+    plain.apply_async(headers=headers, ignore_result=True)
+    app.total.apply_async(([1],), headers=headers, pool="a100", ignore_result=True)
+    app.total.apply_async(([1],), headers=headers, ignore_result=True)
+    assert [(one["task"], one["pool"], one["pin"]) for one in held()] == [
+        ("proj.add", "default", "node7:0"), ("proj.total", "a100", ""), ("proj.total", "default", "")
+    ]  # fmt: skip
+    assert client.llen("celery") == 1
