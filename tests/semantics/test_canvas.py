@@ -308,6 +308,8 @@ def test_ids_headers_and_stamps_are_unchanged_by_holding(studio, case, options):
         for request in told:  # what is held has our header besides
             assert bool(request["headers"] and request["headers"].pop("gpulease", None)) == (road == "gpu")
             request["headers"] = request["headers"] or None
+        if isinstance(result.parent, GroupResult):  # a chord's body is the child of whichever part ended last
+            assert told[0].pop("parent_id") in [part.id for part in result.parent.results]
         first = told[-1]
         assert first["reply_to"] == studio.app.thread_oid
         assert first["traceparent"] == options.get("headers", {}).get("traceparent")

@@ -41,11 +41,13 @@ class Monitor(threading.Thread):
         self.is_over = False
 
     def run(self):
-        with self.app.connection_for_read() as connection:
-            receiver = self.app.events.Receiver(connection, handlers={"*": self.on_event})
-            while not self.is_over:
-                with suppress(TimeoutError):
-                    receiver.capture(limit=None, timeout=0.5, wakeup=False)
+        with self.app.connection_for_read() as first:
+            receiver = self.app.events.Receiver(first, handlers={"*": self.on_event})
+            # one consumer all the time: what is published between two is lost
+            with receiver.consumer_context(wakeup=False) as (connection, *_):
+                while not self.is_over:
+                    with suppress(TimeoutError):
+                        connection.drain_events(timeout=0.2)
 
     def on_event(self, event):
         self.state.event(dict(event))
