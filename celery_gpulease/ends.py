@@ -1,4 +1,4 @@
-"""An end that is stored already: a worker died after its task's result was stored, and before its lease was released.
+"""What is stored of a task, and where. A worker may die after it has stored an end, and before its lease is released.
 
 Celery sends callbacks and the next task of a chain before it stores a success (celery/app/trace.py); chord parts, and
 the errbacks of a failure, come after. So what may be missing is repeated by Celery's own calls, at least once.
@@ -68,3 +68,17 @@ def is_result_ignored(request: Any, task: Any) -> bool:
     """
     asked = request.__dict__.get("ignore_result")
     return bool(getattr(task, "ignore_result", False) if asked is None else asked)
+
+
+def registered(app: Any, name: str) -> Any:
+    """The task of this name; None where this process does not know it.
+
+    An app that must not be finalized by a look at its tasks is not: a sender by name needs none of them.
+    """
+    tasks = app.tasks if app.finalized or app.autofinalize else app._tasks  # noqa: SLF001
+    return tasks.get(name)
+
+
+def backend_of(app: Any, task: Any) -> Any:
+    """The result backend of a task, which may have its own; the app's where the task is None."""
+    return app.backend if task is None else task.backend

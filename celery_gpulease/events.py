@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import states
+from celery.events import Event
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
@@ -41,11 +42,28 @@ def are_sent(app: Any) -> bool:
 
 
 def send(app: Any, kind: str, **fields: Any) -> None:
-    """Sends an event, where events are sent: one of Celery's in the name of this GPU's worker, else in the ledger's."""
-    if are_sent(app):
-        node = installation(app).worker if kind in CELERYS else None
+    """Sends an event, where events are sent: one of Celery's in the name of this GPU's worker, else in the ledger's.
+
+    It waits for the broker, so no event loop may call it. What cannot be sent is logged: an event is a hint.
+    """
+    if not are_sent(app):
+        return
+    node = installation(app).worker if kind in CELERYS else None
+    try:
         with app.events.default_dispatcher(hostname=node or LEDGER_NODE) as dispatcher:
             dispatcher.send(kind, **with_state(kind, fields))
+    except Exception as error:  # noqa: BLE001  # of any broker
+        logger.warning("The event %s of %s could not be sent: %s", kind, fields.get("uuid"), error)
+
+
+def send_through(eventer: EventDispatcher, kind: str, **fields: Any) -> None:
+    """Sends an event in the ledger's name by the dispatcher of a worker, in one line with its own events."""
+    eventer.send(kind, Event=_of_ledger, **fields)
+
+
+def _of_ledger(kind: str, **fields: Any) -> dict[str, Any]:
+    event: dict[str, Any] = Event(kind, **{**fields, "hostname": LEDGER_NODE})
+    return event
 
 
 def publish_held(app: Any, producer: Any, sent: dict[str, Any], pool: str, pin: str) -> None:

@@ -10,7 +10,7 @@ from celery_gpulease.installed import install, installation
 from celery_gpulease.operate.control import controlling, speak_when_purging
 from celery_gpulease.reconcile.beat import add_to_schedule, reconcile_now
 from celery_gpulease.sending.holding import holding
-from celery_gpulease.sending.maps import lease_maps
+from celery_gpulease.sending.leased_maps import lease_maps
 from celery_gpulease.worker.options import add_options
 
 if TYPE_CHECKING:

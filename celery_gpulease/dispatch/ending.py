@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
+import math
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import signals, states
@@ -18,11 +20,12 @@ from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 
 from celery_gpulease import events
-from celery_gpulease.ends import is_result_ignored, repeat_end, stored_end
+from celery_gpulease.ends import backend_of, is_result_ignored, registered, repeat_end, stored_end
 from celery_gpulease.exceptions import LeaseLost
 from celery_gpulease.loops import Loop
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import TypeAlias
 
     from celery_gpulease.ledger import Ledger
@@ -49,31 +52,41 @@ class EndWriter(Loop):
         write_ends(self._app, self._ledger)
 
 
-def write_ends(app: Any, ledger: Ledger) -> dict[str, Exception]:
+def write_ends(app: Any, ledger: Ledger, *, seconds: float = math.inf) -> None:
     """Writes every end that is due. What fails is tried again after a while, ten times.
 
-    Returns:
-        What went wrong, by ticket.
+    Args:
+        app: The app.
+        ledger: Its ledger.
+        seconds: None is begun later than this after the first.
 
     Raises:
         LedgerUnavailable: Redis does not answer.
     """
-    troubles = {}
+    until = time.monotonic() + seconds
     while ending := ledger.end():
-        if trouble := _trouble_with(app, ending):
-            words = "The end of %s[%s] could not be written; it is tried again"
-            logger.error(words, ending.task, ending.task_id, exc_info=trouble)
-            troubles[ending.ticket] = trouble
-        else:
-            ledger.finish(ending.ticket)
-    return troubles
+        _write(app, ledger, ending)
+        if time.monotonic() >= until:
+            return
 
 
-def _trouble_with(app: Any, ending: Ending) -> Exception | None:
+def write_ends_of(app: Any, ledger: Ledger, tickets: Iterable[str]) -> Exception | None:
+    """Writes the ends of these tickets, where they are due and nobody else writes them; what went wrong first.
+
+    Raises:
+        LedgerUnavailable: Redis does not answer.
+    """
+    endings = filter(None, map(ledger.end, tickets))
+    return next(filter(None, [_write(app, ledger, ending) for ending in endings]), None)
+
+
+def _write(app: Any, ledger: Ledger, ending: Ending) -> Exception | None:
     try:
         write_end(app, ending)
-    except Exception as error:  # noqa: BLE001  any backend, any error
+    except Exception as error:  # any backend, any error
+        logger.exception("The end of %s[%s] could not be written; it is tried again", ending.task, ending.task_id)
         return error
+    ledger.finish(ending.ticket)
     return None
 
 
@@ -85,8 +98,8 @@ def write_end(app: Any, ending: Ending) -> None:
     Raises:
         Exception: Of the result backend: it does not answer, or cannot store.
     """
-    task, backend = app.tasks.get(ending.task), backend_of(app, ending.task)
-    request = request_of(app, ending)
+    task, request = registered(app, ending.task), request_of(app, ending)
+    backend = backend_of(app, task)
     stored = stored_end(backend, ending.task_id, ending.first_run_ms) if ending.first_run_ms else None
     # Celery's workers store REVOKED when they hear of a revoke, and nothing of what goes with it
     if stored and not (ending.why in REASONS and stored["status"] == states.REVOKED):
@@ -96,12 +109,6 @@ def write_end(app: Any, ending: Ending) -> None:
     kind, fields = end(ending, task, backend, request)
     if getattr(task, "send_events", True):
         events.send(app, kind, uuid=ending.task_id, **fields)
-
-
-def backend_of(app: Any, name: str) -> Any:
-    """The result backend of a task, which may have its own."""
-    task = app.tasks.get(name)
-    return app.backend if task is None else task.backend
 
 
 def _revoke(ending: Ending, task: Any, backend: Any, request: Context) -> Event:

@@ -6,13 +6,16 @@ whoever revokes, the rest (signal, event, callbacks) by a worker, as in Celery; 
 
 from __future__ import annotations
 
+import os
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
+from celery import states
 from celery.utils.log import get_logger
 from kombu.utils.json import dumps
 
-from celery_gpulease.dispatch.ending import backend_of, write_ends
-from celery_gpulease.ends import UNREADABLE
+from celery_gpulease.dispatch.ending import write_ends_of
+from celery_gpulease.ends import UNREADABLE, backend_of, registered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -56,6 +59,8 @@ def revoke_stamped(app: Any, ledger: Ledger, headers: Mapping[str, Any], *, here
     stamps = stamp_names(headers, headers)
     for stamp in stamps:
         ledger.revoke_stamp(stamp)
+    if here and not ledger.take_search(stamps, f"{gethostname()}:{os.getpid()}"):  # every worker has heard it
+        return None
     return cancel(app, ledger, ledger.stamped(stamps), here=here)[1]
 
 
@@ -77,17 +82,20 @@ def see_to(app: Any, ledger: Ledger, taken: list[Taken], *, here: bool = False) 
     """
     if not taken:
         return None
-    if not here and ledger.wake("due"):
-        return next(filter(None, [_store_state(app, one) for one in taken]), None)
-    troubles = write_ends(app, ledger)
-    return next((troubles[one.ticket] for one in taken if one.ticket in troubles), None)
+    if not here:  # before a worker is told: it stores more than the state, which must stay
+        trouble = next(filter(None, [_store_state(app, one) for one in taken]), None)
+        if ledger.wake("due"):
+            return trouble
+    return write_ends_of(app, ledger, [one.ticket for one in taken])
 
 
 def _store_state(app: Any, taken: Taken) -> Exception | None:
     """Only the state, as a worker of Celery 5.7 does when it hears of a revoke (celery/worker/control.py)."""
     try:
-        backend = backend_of(app, taken.task)
-        if not taken.has_run and backend.as_uri() not in UNREADABLE:
+        backend = backend_of(app, registered(app, taken.task))
+        if taken.has_run or backend.as_uri() in UNREADABLE:
+            return None
+        if backend.get_task_meta(taken.task_id, cache=False)["status"] != states.REVOKED:  # a worker may be first
             backend.mark_as_revoked(taken.task_id, "revoked")
     except Exception as error:  # noqa: BLE001  any backend, any error
         return error

@@ -35,6 +35,10 @@ _UNAVAILABLE: Final = (
 _UNAVAILABLE_CODES: Final = re.compile(r"\b(BUSY|LOADING|MISCONF|NOREPLICAS|OOM|READONLY|UNBLOCKED)\b|> 'maxmemory'")
 
 
+#: What only connections over a network take.
+OF_THE_NETWORK: Final = {"socket_connect_timeout": CONNECT_TIMEOUT, "socket_keepalive": True}
+
+
 def connect(url: str, options: Mapping[str, Any], **forced: Any) -> Any:
     """A redis.Redis of the server that `gpulease_redis_url` names.
 
@@ -45,8 +49,7 @@ def connect(url: str, options: Mapping[str, Any], **forced: Any) -> Any:
     """
     given = {
         "socket_timeout": SOCKET_TIMEOUT,
-        "socket_connect_timeout": CONNECT_TIMEOUT,
-        "socket_keepalive": True,
+        **({} if url.startswith("unix://") else OF_THE_NETWORK),
         "retry": Retry(NoBackoff(), 1),  # once, for a pooled connection that died while idle
         **options,
         **forced,
@@ -95,5 +98,5 @@ def in_our_words(what: str) -> Iterator[None]:
     except redis.exceptions.RedisError as error:
         if not isinstance(error, _UNAVAILABLE) and not _UNAVAILABLE_CODES.search(str(error)):
             raise
-        message = f"{what}: the Redis that holds the leases does not answer: {error}"
+        message = f"{what}: the Redis that holds the leases (gpulease_redis_url) does not answer: {error}"
         raise LedgerUnavailable(message) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import redis
 
@@ -12,8 +12,9 @@ from celery_gpulease.ledger.connection import in_our_words
 if TYPE_CHECKING:
     from celery_gpulease.ledger.ledger import Ledger
 
-#: The consumer group of those who send events.
+#: The consumer group of those who send events, and its one consumer: what is taken is never pending.
 GROUP: Final = "events"
+READER: Final = "all"
 #: Entries in one round trip.
 PAGE: Final = 100
 
@@ -29,25 +30,44 @@ class Entry:
     detail: str
 
 
-def take_entries(ledger: Ledger, reader: str) -> list[Entry]:
+def take_entries(ledger: Ledger) -> list[Entry]:
     """The next entries that no reader has taken yet, at most a hundred; the first call ever begins with the present.
 
     What a reader took when it died is not told: an event is a hint.
-
-    Args:
-        ledger: The ledger.
-        reader: The name of who asks.
     """
     key = ledger.keys.named("journal")
     with in_our_words("take_entries"):
         try:
-            found = ledger.client.xreadgroup(GROUP, reader, {key: ">"}, count=PAGE, noack=True)
+            found = ledger.client.xreadgroup(GROUP, READER, {key: ">"}, count=PAGE, noack=True)
         except redis.exceptions.ResponseError as error:
             if not str(error).startswith("NOGROUP"):
                 raise
             _create_group(ledger, key)
             return []
-    return [_entry(number, fields) for _, entries in found for number, fields in entries]
+    return [_entry(number, fields) for number, fields in _only_page(found)]
+
+
+def take_turn(ledger: Ledger, who: str, seconds: float) -> bool:
+    """Is it this one's turn to look at the journal, for so many seconds from now? One at a time has it.
+
+    Args:
+        ledger: The ledger.
+        who: Asks; whoever has the turn keeps it by asking again.
+        seconds: After which another may have it.
+    """
+    key, ttl_ms = ledger.keys.named("turn", "tell"), int(seconds * 1000)
+    with in_our_words("take_turn"):
+        if ledger.client.get(key) == who and ledger.client.pexpire(key, ttl_ms):
+            return True
+        return bool(ledger.client.set(key, who, nx=True, px=ttl_ms))
+
+
+def _only_page(found: Any) -> list[tuple[str, dict[str, str]]]:
+    """The entries of the only stream in an answer: redis-py gives a dict where `protocol` is 3, and nests it deeper."""
+    pages = list(found.values()) if isinstance(found, dict) else [page for _, page in found]
+    while pages and isinstance(pages[0], list):
+        pages = pages[0]
+    return pages
 
 
 def _create_group(ledger: Ledger, key: str) -> None:

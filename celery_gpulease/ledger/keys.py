@@ -44,6 +44,8 @@ want:<gpu>           string   a foreign program's wish: while it exists nobody c
 pulse                hash     at, gpu: anybody's last heartbeat; grace_until: until when nothing started is reaped,
                               granted_at; reconciled_at; walk: where the reconciler's look at all tickets goes on
 turn:reconcile       string   who reconciles now
+turn:tell            string   which worker looks at the journal now, to tell monitors
+turn:stamps:<digest> string   which worker looks for what bears these stamps, with a TTL
 journal              stream   what happened to whom. Its consumer group `events`: who of the workers tells monitors
 counters             hash     totals of the same
 here:<gpu>           channel  wakes the worker of this GPU
@@ -65,7 +67,7 @@ class Keys:
 
     def pattern(self, kind: str = "") -> str:
         """What SCAN takes: all of our keys, or all that begin so."""
-        return re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix + kind) + "*"
+        return literally(self.prefix + kind) + "*"
 
     def lease(self, gpu: str) -> str:
         """The lease of a GPU; other programs rely on this name."""
@@ -86,3 +88,8 @@ class Keys:
     def named(self, kind: str, name: str = "") -> str:
         """A key of this kind, `pending:<pool>` say, or one without a name, `scheduled`."""
         return f"{self.prefix}{kind}:{name}" if name else f"{self.prefix}{kind}"
+
+
+def literally(text: str) -> str:
+    """The part of a pattern of Redis that matches this text only."""
+    return re.sub(r"([*?\[\]\\])", r"\\\1", text)

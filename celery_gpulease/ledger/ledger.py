@@ -180,7 +180,7 @@ class Ledger(Orders):
     # ends outside Redis
 
     def end(self, ticket: str = "") -> Ending | None:
-        """Takes the next ticket whose end is to be written, or this one; nobody else gets it for 30 seconds."""
+        """Takes the next ticket whose end is due, or this one if it is; nobody else gets it for 30 seconds."""
         for _ in range(1 if ticket else ENDS_PER_CALL):
             word, *found = self._call("end", ticket=ticket)
             if word == "end":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +10,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from celery_gpulease.ledger.connection import connect, in_our_words
+from celery_gpulease.ledger.keys import literally
+from celery_gpulease.model import QUEUE_PREFIX
 
 if TYPE_CHECKING:
     from redis.client import PubSub
@@ -113,18 +114,17 @@ def other_prefixes(ledger: Ledger, gpu: str) -> list[str]:
     messages.
     """
     name = _consumed(ledger, gpu)
-    pattern = "*" + re.sub(r"([*?\[\]\\])", r"\\\1", name)
     with in_our_words("other_prefixes"):
         try:
-            channels = ledger.client.pubsub_channels(pattern)
+            channels = ledger.client.pubsub_channels("*" + literally(name))
         except redis.exceptions.ResponseError:  # an ACL without +pubsub
             return []
     return sorted({str(channel).removesuffix(name) for channel in channels} - {ledger.keys.prefix})
 
 
 def _consumed(ledger: Ledger, gpu: str) -> str:
-    """The channel of a GPU's queue, but for the key prefix."""
-    return f"queue:{_database(ledger.client)}:{ledger.route}{gpu}"
+    """The channel of a GPU, but for the key prefix; apps with other queues are another world."""
+    return f"queue:{_database(ledger.client)}:{ledger.queue_prefix or ''}{QUEUE_PREFIX}{gpu}"
 
 
 def _database(client: Any) -> int:

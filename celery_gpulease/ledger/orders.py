@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,7 @@ from celery_gpulease.ledger.connection import in_our_words
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: Milliseconds after which a reconciler's turn ends by itself.
+#: Milliseconds after which a turn ends by itself.
 TURN_MS: Final = 60_000
 #: Tasks, or tickets, in one round trip.
 PAGE: Final = 100
@@ -64,6 +65,16 @@ class Orders(Calls):
                 bearing = [task_id for task_id, borne in rows if not asked.isdisjoint(json.loads(borne or "[]"))]
                 found.update(filter(None, bearing))
         return sorted(found)
+
+    def take_search(self, stamps: Iterable[str], who: str) -> bool:
+        """One worker looks for what bears these stamps: True for it, also when it asks again.
+
+        The others, who heard the same order, need not for a minute; call `revoke_stamp` before, which minds what comes.
+        """
+        digest = hashlib.sha256(json.dumps(sorted(stamps)).encode()).hexdigest()[:32]
+        name = self.keys.named("turn", f"stamps:{digest}")
+        with in_our_words("take_search"):
+            return bool(self.client.set(name, who, nx=True, px=TURN_MS)) or self.client.get(name) == who
 
     def bump(self, task_id: str, priority: int) -> Bumped:
         """Gives what waits of a task another priority, 0 to 255, in the broker's direction."""

@@ -150,10 +150,10 @@ def place_at_the_end(ledger: Ledger, held: Held) -> Place | None:
     line = keys.named("pinned", held.pin) if held.pin else keys.named("pending", held.pool)
     with in_our_words("place"), ledger.client.pipeline(transaction=False) as pipe:
         pipe.exists(keys.named("task", held.task_id))
-        pipe.zcount(line, "-inf", f"({(held.priority + 1) * PRIORITY_STEP}")
+        pipe.zcount(line, "-inf", f"({(ledger.rank(held.priority) + 1) * PRIORITY_STEP}")
         pipe.time()
-        is_known, before, (seconds, _) = pipe.execute()
-    if is_known:
+        has_ticket, before, (seconds, _) = pipe.execute()
+    if has_ticket:
         return None
     return Place(None if held.eta_ms > int(seconds) * 1000 else before + 1)
 

@@ -51,15 +51,21 @@ def controlling(control_class: type) -> type:
 
 
 def _tell(app: Any, command: str, arguments: Mapping[str, Any]) -> bool:
-    """Whatever our Redis does, Celery's own revoke goes out."""
+    """Whatever our Redis does, and whatever was asked for, Celery's own revoke goes out."""
     try:
         trouble = take_back(app, command, arguments)
-    except GPULeaseError as error:
-        logger.error("%s: what is held for GPUs is not taken back: %s", command, error)  # noqa: TRY400
+    except Exception as error:
+        words = "%s: what is held for GPUs is not taken back: %s"
+        logger.error(words, command, error, exc_info=_unless_ours(error))  # noqa: TRY400
         return False
     if trouble:
         logger.warning("%s: REVOKED could not be stored here, a GPU worker will: %s", command, trouble)
     return True
+
+
+def _unless_ours(error: Exception) -> Exception | None:
+    """The words of our own errors say it all."""
+    return None if isinstance(error, GPULeaseError) else error
 
 
 def take_back(app: Any, command: str, arguments: Mapping[str, Any], *, here: bool = False) -> Exception | None:
@@ -83,7 +89,7 @@ def what_purge_leaves(app: Any) -> str | None:
     """What is held for GPUs, in words for who purges; None for nothing."""
     try:
         held = held_by_pool(installation(app).ledger)
-    except GPULeaseError as error:
+    except Exception as error:  # noqa: BLE001  the queues are purged, whatever our Redis does
         return f"GPU tasks that are held, if there are any, are not purged; they cannot be counted: {error}"
     if not held:
         return None

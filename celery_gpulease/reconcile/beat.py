@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from typing import Any
+from typing import Any, Final
 
 from celery import Task
 
@@ -17,12 +17,16 @@ from celery_gpulease.reconcile.corrections import BUDGET, reconcile
 #: Not Celery's: an app is finalized before Celery sets its loggers up, which would swallow what they are told.
 logger = logging.getLogger(__name__)
 
+#: Seconds after which no further end is begun: beat, which may do this itself, has others to send. The rest is written
+#: at the next tick, or by a worker.
+WRITING: Final = 1.0
+
 
 def reconcile_now(app: Any) -> list[str]:
-    """Reconciles in this process, and writes what ends are due (no worker may live); what was corrected, for people."""
+    """Reconciles in this process, and writes ends that are due (no worker may live); what was corrected, for people."""
     ledger = installation(app).ledger
     found = reconcile(ledger, uuid.uuid4().hex, budget=BUDGET)
-    write_ends(app, ledger)
+    write_ends(app, ledger, seconds=WRITING)
     return [str(one) for one in found or ()]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from celery_gpulease.ends import registered
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.model import DEFAULT_POOL, HEADER, check_gpu, check_pool
 from celery_gpulease.sending.maps import road_of
@@ -56,15 +57,6 @@ def goes_to_a_gpu(app: Any, road: tuple[str, ...], headers: dict[str, Any], opti
     if any(isinstance(task, GPUTask) for task in tasks) or _header(headers, options) is not None:
         return True
     return tasks[0] is None and any(options.get(one) is not None for one in (ROUTED_POOL, "pool", "gpu"))
-
-
-def registered(app: Any, name: str) -> Any:
-    """The task of this name; None where this process does not know it.
-
-    An app that must not be finalized by a look at its tasks is not: a sender by name needs none of them.
-    """
-    tasks = app.tasks if app.finalized or app.autofinalize else app._tasks  # noqa: SLF001
-    return tasks.get(name)
 
 
 def _arguments(body: Any) -> tuple[Any, Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-from typing import Any, Final
+from typing import Any
 
 from kombu.message import Message
 from kombu.utils.json import loads
 
-#: What only kombu's own transports put there.
-_OF_TRANSPORTS: Final = ("body_encoding", "delivery_info", "delivery_tag")
+from celery_gpulease.sending.holding import own_properties
 
 
 def read_envelope(text: str, accept: Any) -> Message:
@@ -26,7 +25,7 @@ def read_envelope(text: str, accept: Any) -> Message:
         content_type=envelope["content-type"],
         content_encoding=envelope["content-encoding"],
         headers=envelope["headers"],
-        properties={name: value for name, value in properties.items() if name not in _OF_TRANSPORTS},
+        properties=own_properties(properties),
         delivery_info={**properties["delivery_info"], "redelivered": False},
         delivery_tag=properties["delivery_tag"],
         accept=accept,

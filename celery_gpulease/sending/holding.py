@@ -37,7 +37,7 @@ from celery_gpulease.sending.routes import HoldingRouter, shown_queue
 from celery_gpulease.sending.tracking import hold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from celery_gpulease.installed import Installation
     from celery_gpulease.sending.destination import Destination
@@ -52,6 +52,13 @@ _NO_PROPERTIES: Final = frozenset(
     {
         *("exchange", "routing_key", "declare", "mandatory", "immediate", "expiration"),
         *("retry", "retry_policy", "timeout", "confirm_timeout"),
+    }
+)
+#: What a transport puts among them, and a message says elsewhere, or the next transport anew.
+_OF_TRANSPORTS: Final = frozenset(
+    {
+        *("application_headers", "content_type", "content_encoding", "expiration"),
+        *("body_encoding", "delivery_info", "delivery_tag"),
     }
 )
 
@@ -130,20 +137,8 @@ class HoldingProducer:
             raise Ignore(message)
         self._is_held = True
         if answer == "revoked":
-            self._end(one)
+            end_revoked(self._installed, one)
         return None
-
-    def _end(self, one: Held) -> None:
-        """It was revoked before it was sent. What fails here is done by a worker: the task is held."""
-        if one.run_ticket:  # the run has yet to store its RETRY: a worker waits for that
-            return
-        taken = Taken(one.ticket, one.task_id, one.task, has_run=False)
-        try:
-            trouble = see_to(self._installed.app, self._installed.ledger, [taken])
-        except LedgerUnavailable as error:
-            trouble = error
-        if trouble:
-            logger.warning("%s[%s] was revoked, which a GPU worker will store: %s", one.task, one.task_id, trouble)
 
     def _hold(self, held: Held, request: Context, policy: dict[str, Any] | None) -> str:
         args = (self._installed, held, request)
@@ -173,6 +168,19 @@ class HoldingProducer:
         return held(self._installed.app, self._name, message, self._where, self._ticket)
 
 
+def end_revoked(installed: Installation, one: Held) -> None:
+    """It was revoked before it was sent. What fails here is done by a worker: the task is held."""
+    if one.run_ticket:  # the run has yet to store its RETRY: a worker waits for that
+        return
+    taken = Taken(one.ticket, one.task_id, one.task, has_run=False)
+    try:
+        trouble = see_to(installed.app, installed.ledger, [taken])
+    except LedgerUnavailable as error:
+        trouble = error
+    if trouble:
+        logger.warning("%s[%s] was revoked, which a GPU worker will store: %s", one.task, one.task_id, trouble)
+
+
 def _request_of(body: Any, options: dict[str, Any]) -> Context:
     """What the result backend is told of the task."""
     args, kwargs, _ = body
@@ -189,6 +197,19 @@ class Finished:
     content_encoding: str
     headers: dict[str, Any]
     properties: dict[str, Any]
+
+
+def as_it_came(message: Any) -> Finished:
+    """A message that a consumer has: decompressed, and without what is its transport's alone."""
+    headers = dict(message.headers or {})
+    headers.pop("compression", None)
+    properties = own_properties(message.properties or {})
+    return Finished(message.body, message.content_type, message.content_encoding, headers, properties)
+
+
+def own_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties that a message was sent with."""
+    return {name: value for name, value in properties.items() if name not in _OF_TRANSPORTS}
 
 
 def held(app: Any, name: str, message: Finished, where: Destination, ticket: str) -> Held:

@@ -9,27 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from celery_gpulease.sending.task import GPUTask, LeasedTask
+from celery_gpulease.sending.task import GPUTask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAPS: Final = ("celery.map", "celery.starmap")
-
-
-def lease_maps(app: Any) -> None:
-    """Makes an app's map and starmap tasks that may run under a lease."""
-    app.on_after_finalize.connect(_replace_maps, sender=app, dispatch_uid="gpulease")
-    if app.finalized:
-        _replace_maps(app)
-
-
-def _replace_maps(sender: Any, **_: Any) -> None:
-    for name in MAPS:
-        celerys = type(sender.tasks[name])
-        if not issubclass(celerys, LeasedTask):  # the app's task class may be GPUTask
-            sender.tasks.register(type(celerys.__name__, (LeasedTask, celerys), {"__module__": celerys.__module__}))
-            sender.tasks[name].bind(sender)
 
 
 def called_by(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:

@@ -6,6 +6,7 @@ import fnmatch
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from celery_gpulease.ends import registered
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.model import check_pool
 from celery_gpulease.sending.maps import called_by
@@ -43,7 +44,7 @@ class GPURouter:
         """The route of a task, as Celery asks for it; None where it is not ours. A map goes where its calls go."""
         called = called_by(name if task is None else task.name, args or (), kwargs or {})
         if called is not None:
-            name, task = called, task and task.app.tasks.get(called)
+            name, task = called, task and registered(task.app, called)
         if task is not None and not isinstance(task, GPUTask):
             return None
         return next(({ROUTED_POOL: pool} for pattern, pool in self._pools if pattern.fullmatch(name)), None)

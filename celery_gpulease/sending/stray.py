@@ -5,46 +5,48 @@ from __future__ import annotations
 import hashlib
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 from celery.worker.request import Request
+from celery.worker.state import revoked as revoked_tasks
 from celery.worker.state import task_ready
 from kombu.serialization import dumps, registry
 from kombu.utils.encoding import str_to_bytes
 
 from celery_gpulease import events
 from celery_gpulease.ends import UNREADABLE, stored_end
-from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
+from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.installed import installation
 from celery_gpulease.ledger.views import is_known
-from celery_gpulease.loops import RETRY_EVERY
 from celery_gpulease.model import DEFAULT_POOL, HEADER, check_gpu, check_pool
 from celery_gpulease.sending.destination import Destination
-from celery_gpulease.sending.holding import Finished, held
+from celery_gpulease.sending.holding import Finished, as_it_came, end_revoked, held
 from celery_gpulease.sending.maps import gpu_task_of
 from celery_gpulease.sending.protocol import in_protocol_2
 from celery_gpulease.sending.tracking import hold
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery.app.task import Context
 
     from celery_gpulease.model import Held
 
 logger = get_logger(__name__)
 
-#: What a transport puts among a message's properties, and the message says elsewhere too.
-_OF_TRANSPORTS: Final = ("delivery_info", "application_headers", "content_type", "content_encoding")
-
 
 class StrayRequest(Request):
     """The request of a GPU task, or of a map of one, on a worker without `--gpu`: it is held instead of run.
 
     Attributes:
-        consumer: Of the worker, where this package has wired it.
+        hand_over: Gives it to the worker's thread that holds such requests; None where this package has not wired it.
+        qos: Of the connection that it came by.
     """
 
-    consumer: Any = None
+    hand_over: Callable[[Any], None] | None = None
+    qos: Any = None
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
@@ -53,44 +55,52 @@ class StrayRequest(Request):
             self._eta = None  # the ledger waits for it: this worker would keep the message until then
 
     def revoked(self) -> bool:
-        """Celery asks this before it revokes, expires or runs a request: the place to hold it.
-
-        Of a message that came twice Celery would store that this copy is revoked, while the other runs.
-        """
+        """Celery asks this before it revokes, expires or runs a request: the place to hold it."""
         if not self._must_be_held:
             return bool(super().revoked())
         if self._already_revoked:
             return True
-        try:
-            is_twice = is_known(installation(self.app).ledger, ticket_of(self))
-        except (LedgerUnavailable, ConfigurationError):
-            is_twice = True  # cannot be told now: `_hold` says why
-        if not is_twice and super().revoked():
-            return True
         task_ready(self)
-        self._hold()
-        return True
-
-    def _hold(self, *, is_late: bool = False) -> None:
+        if self.hand_over is not None:
+            self.hand_over(self)
+            return True
         try:
-            hold_stray(self)
+            is_held = self.hold()
         except Exception as error:  # noqa: BLE001  # of Redis, or of a result backend
-            self._hold_later(error, is_late=is_late)
-            return
-        if is_late:
-            self.consumer.qos.decrement_eventually()
-        self.acknowledge()
-
-    def _hold_later(self, error: Exception, *, is_late: bool) -> None:
-        """It stays unacknowledged, as a task with an eta does in Celery, and hinders no other meanwhile."""
-        if self.consumer is None:
             logger.warning("%s goes back to its queue: %s", self, error)
             self.reject(requeue=True)
-            return
-        if not is_late:
-            logger.warning("%s cannot be held now, which is tried again: %s", self, error)
-            self.consumer.qos.increment_eventually()
-        self.consumer.timer.call_after(RETRY_EVERY, self._hold, kwargs={"is_late": True})
+        else:
+            self.end(is_held=is_held)
+        return True
+
+    def hold(self) -> bool:
+        """Holds it, or finds that it is known; False where its worker was told that it is revoked, or it has expired.
+
+        It asks Redis, and leaves the broker alone.
+
+        Raises:
+            Exception: Of Redis, or of a result backend.
+        """
+        if self._is_unwanted() and not self._came_twice():
+            return False
+        hold_stray(self)
+        return True
+
+    def end(self, *, is_held: bool) -> None:
+        """Tells the broker, and of a task that is revoked or has expired the rest of the world too, as Celery does."""
+        if is_held or not super().revoked():
+            self.acknowledge()
+
+    def _is_unwanted(self) -> bool:
+        expires = self.expires
+        return self.id in revoked_tasks or bool(expires and datetime.now(expires.tzinfo) > expires)
+
+    def _came_twice(self) -> bool:
+        """Of this copy Celery would store that it is revoked, while the other runs."""
+        try:
+            return is_known(installation(self.app).ledger, ticket_of(self))
+        except ConfigurationError:
+            return True  # `hold_stray` says why
 
 
 def hold_stray(request: Any, gpu: str = "") -> None:
@@ -119,8 +129,11 @@ def hold_stray(request: Any, gpu: str = "") -> None:
         return
     told = {"uuid": request.id, "name": request.task.name, "pool": one.pool, "gpu": one.pin or None}
     events.send(request.app, "task-held", **told)
-    hold(installed, one, _context(request))
-    logger.warning("%s came past the ledger, and is held for a GPU", request)
+    answer = hold(installed, one, _context(request))
+    if answer == "revoked":
+        end_revoked(installed, one)
+    what = "is revoked" if answer == "revoked" else "is held for a GPU"
+    logger.warning("%s came past the ledger, and %s", request, what)
 
 
 def _fail(request: Any, error: Exception) -> None:
@@ -171,19 +184,16 @@ def _our_header(headers: Any) -> dict[str, Any]:
 
 def _finished(request: Any) -> Finished:
     """The message as it came, or in protocol 2 where it came in another."""
-    message = request.message
-    properties = {name: value for name, value in (message.properties or {}).items() if name not in _OF_TRANSPORTS}
-    headers = dict(message.headers or {})
-    headers.pop("compression", None)  # kombu has undone it
-    body, content_type, encoding = message.body, message.content_type, message.content_encoding
-    if not _is_of_protocol_2(message):
+    one = as_it_came(request.message)
+    body, content_type, encoding, headers = one.body, one.content_type, one.content_encoding, one.headers
+    if not _is_of_protocol_2(request.message):
         args, kwargs, embed = request.body
         new = in_protocol_2(request.app.amqp, {**request.request_dict, **embed, "args": args, "kwargs": kwargs})
         content_type, encoding, body = dumps(new.body, registry.type_to_name[content_type])
         headers |= new.headers
     if eta := _our_header(headers).get("eta"):  # held once, and put here by hand
         headers["eta"] = eta
-    return Finished(body, content_type, encoding, headers, properties)
+    return Finished(body, content_type, encoding, headers, one.properties)
 
 
 def _is_of_protocol_2(message: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from celery import states
 from celery.utils.log import get_logger
 
-from celery_gpulease.ends import UNREADABLE, is_result_ignored
+from celery_gpulease.ends import UNREADABLE, backend_of, is_result_ignored, registered
 from celery_gpulease.ledger.views import place_at_the_end
 from celery_gpulease.model import HELD
 
@@ -45,8 +45,8 @@ def _is_sent_by_its_run(held: Held, request: Context) -> bool:
 
 
 def _tell(installed: Installation, held: Held, request: Context) -> None:
-    task = installed.app.tasks.get(held.task)
-    backend = task.backend if task is not None else installed.app.backend
+    task = registered(installed.app, held.task)
+    backend = backend_of(installed.app, task)
     if backend.as_uri() in UNREADABLE or is_result_ignored(request, task):
         return
     place = place_at_the_end(installed.ledger, held)

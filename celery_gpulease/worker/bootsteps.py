@@ -22,10 +22,9 @@ from celery_gpulease import devices
 from celery_gpulease.dispatch.dispatcher import Dispatcher
 from celery_gpulease.dispatch.ending import EndWriter
 from celery_gpulease.dispatch.listener import Listener
-from celery_gpulease.exceptions import ConfigurationError, GPUInUse, GPULeaseError, LedgerUnavailable
+from celery_gpulease.exceptions import ConfigurationError, GPULeaseError, LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.ledger.notifications import eviction_trouble, switch_on
-from celery_gpulease.model import Presence
 from celery_gpulease.reconcile.corrections import has_said
 from celery_gpulease.reconcile.pace import ReconcilePace
 from celery_gpulease.worker import gpu_worker as gpu_workers
@@ -36,10 +35,11 @@ from celery_gpulease.worker.consumer import gpu_consumer
 from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.heartbeat import Heartbeat, settle
 from celery_gpulease.worker.inbox import Inbox
+from celery_gpulease.worker.joining import join
 from celery_gpulease.worker.options import banner, ineffective_options, ineffective_settings, parse_pools
 from celery_gpulease.worker.plain import plain_consumer
 from celery_gpulease.worker.pools import InMainPool
-from celery_gpulease.worker.processes import child_pids, is_certainly_alive, is_certainly_dead, is_gone
+from celery_gpulease.worker.processes import child_pids, is_gone
 from celery_gpulease.worker.refusals import refuse_options, refuse_other_prefix
 from celery_gpulease.worker.strays import Strays
 from celery_gpulease.worker.telling import Teller
@@ -51,9 +51,7 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-#: Seconds between two looks at the presence of another worker of the same GPU.
-LOOK_EVERY: Final = 0.2
-#: Seconds between two looks of Celery's pool at its children.
+#: Seconds between two looks at the children of Celery's pool.
 CHILDREN_EVERY: Final = 0.2
 #: Seconds that Celery's pool gets for a cold shutdown; Kubernetes kills after 30.
 LONGEST_COLD_STOP: Final = 15.0
@@ -224,7 +222,7 @@ class GPUStep(bootsteps.StartStopStep):
                 os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + LONGEST_LEAVE
         while not all(is_gone(*child) for child in children) and time.monotonic() < deadline:
-            time.sleep(LOOK_EVERY)
+            time.sleep(CHILDREN_EVERY)
         if all(is_gone(*child) for child in children):  # else one hangs in a driver: the lease ends with its ttl
             self._leave()
         os._exit(EX_FAILURE)
@@ -294,46 +292,3 @@ def warn_of_server(trouble: str) -> None:
     """Says what the server does, which the reconciler then need not say too."""
     logger.warning(trouble)
     has_said(trouble)
-
-
-def join(gpu_worker: GPUWorker) -> None:
-    """Registers the GPU. A presence that is there may be a dead worker's: where we cannot tell, it is waited for.
-
-    Raises:
-        GPUInUse: Another worker serves this GPU: we see that it lives, or its presence was renewed meanwhile.
-        ConfigurationError: The GPU is registered under another name.
-    """
-    gpu = gpu_worker.device.id
-    first: list[str] | None = None
-    told = gpu_worker.ledger.last_presence(gpu)
-    dead = named_dead(gpu, Presence.from_json(told)) if told else ""
-    while True:
-        word, *found = gpu_worker.join(dead)
-        if word == "joined":
-            return
-        if word == "named":
-            message = f"GPU {gpu_worker.device.alias} is served as {found[0]}: give all workers NVML, or none"
-            raise ConfigurationError(message)
-        other, seen, is_stopping = Presence.from_json(found[0]), found[:2], found[2] == "1"
-        if (is_certainly_alive(other) and not is_stopping) or seen != (first or seen):
-            message = f"GPU {gpu} is in use by {describe(other)}; stop it, or name another GPU"
-            raise GPUInUse(message)
-        if other.instance != dead and (dead := named_dead(gpu, other)):
-            continue
-        if first is None:
-            logger.warning("GPU %s has %s; waiting whether it lives", gpu, describe(other))
-            first = seen
-        time.sleep(LOOK_EVERY)
-
-
-def named_dead(gpu: str, last: Presence) -> str:
-    """The instance of this worker, where it is certainly dead, which the log then says; else empty."""
-    if not is_certainly_dead(last):
-        return ""
-    logger.warning("GPU %s had %s, which is dead: it is taken over", gpu, describe(last))
-    return last.instance
-
-
-def describe(presence: Presence) -> str:
-    """Names a worker for people."""
-    return f"worker {presence.worker} (pid {presence.pid} on {presence.host})"

@@ -6,13 +6,17 @@ from collections import deque
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, Final
 
+from celery.utils.log import get_logger
 from celery.worker.control import Panel, control_command
 
+from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.loops import Loop
 from celery_gpulease.operate.control import REVOKES, TOLD, take_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+logger = get_logger(__name__)
 
 #: What Celery's commands say of themselves.
 SHOWN: Final = ("alias", "visible", "default_timeout", "help", "signature", "args", "variadic")
@@ -35,7 +39,12 @@ class Revoker(Loop):
         """Obeys all, in their order."""
         while self._orders:
             command, arguments = self._orders[0]
-            take_back(self._app, command, arguments, here=True)
+            try:
+                take_back(self._app, command, arguments, here=True)
+            except LedgerUnavailable:
+                raise  # later, in the same order
+            except Exception:  # whatever somebody sent, or a wrong setting: it would fail again
+                logger.exception("%s: what is held for GPUs is not taken back: %r", command, arguments)
             self._orders.popleft()
 
 

@@ -78,7 +78,7 @@ class GPUWorker:
         self.wake_heartbeat: Callable[[], None] = lambda: None  # there is no heartbeat before the fork
         self.on_ending: Callable[[], None] = lambda: None  # an end is to be written outside Redis
         self.on_stray: Callable[[Any], None] = lambda _: None  # a message that came past the ledger is to be held
-        self.tell_monitors: Callable[[], None] = lambda: None  # what the ledger has put back
+        self.tell_monitors: Callable[[Any], None] = lambda _: None  # what the ledger has put back
         self.said_unlimited: set[str] = set()  # tasks whose time limits have no effect here
         self.companion: Companion | None = None  # only where tasks run in main's own process
         self._executions: dict[str, Execution] = {}
@@ -129,8 +129,8 @@ class GPUWorker:
 
     def tell(self) -> None:
         """Tells the ledger whether this worker takes work."""
-        self.is_untold = True
         with self._telling:
+            self.is_untold = True
             if self.is_closed:
                 self.ledger.close(self.device.id, self.presence)
             else:

@@ -146,9 +146,9 @@ class GPURequest(Request):
 
     def _tell_of_claim(self, claim: Claim) -> None:
         try:
-            self.gpu_worker.tell_monitors()
-        except LedgerUnavailable as error:
-            logger.warning("Monitors are told later what was requeued: %s", error)
+            self.gpu_worker.tell_monitors(self.eventer)
+        except Exception as error:  # noqa: BLE001  # Celery's loop would end the worker, for a hint
+            logger.warning("Monitors are not told now what was requeued: %s", error)
         self.send_event("task-claimed", gpu=claim.gpu, fence=claim.fence, delivery=claim.delivery)
 
     def _say_ignored_limits(self) -> None:

@@ -168,11 +168,14 @@ def revoked_before(lab, gpu):
 
 
 def terminate(word, *, at="start", opened=False):
-    """Revokes what runs; where that cannot stop it, it ends when its gate opens."""
+    """Revokes what runs; where that cannot stop it, it ends when its gate opens.
 
-    def revoke_when_it_runs(lab, _gpu, task):
+    Only its worker hears of it: of others Celery 5.7 stores REVOKED, a moment after looking, maybe over the task's end.
+    """
+
+    def revoke_when_it_runs(lab, gpu, task):
         lab.noted(task, at)
-        lab.world.app.control.revoke(task, terminate=True, signal=word)
+        lab.world.app.control.revoke(task, terminate=True, signal=word, destination=[f"gpu{gpu}@{HOST}"])
         if opened:
             lab.world.open(task)
 

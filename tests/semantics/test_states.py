@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 import urllib.request
+import uuid
 from contextlib import suppress
 from urllib.error import HTTPError, URLError
 
@@ -210,6 +211,18 @@ def test_flower_shows_gpu_workers_and_tasks_in_all_states(watched):
     assert watched.ask("/api/workers")[WORKER]["active_queues"][0]["name"] == f"gpu.{HOST}:0"
     tasks = watched.ask("/api/tasks")
     assert {tasks[task]["worker"] for task in (blocker, held, failed, terminated)} == {WORKER}
+
+
+def test_a_task_that_was_revoked_before_it_was_sent_is_revoked_in_all_monitors(watched):
+    world, task = watched.world, str(uuid.uuid4())
+    list(world.ledger.cancel_each([task], revoked=True))
+    world.send("add", 1, 2, task_id=task)
+    wait_until(lambda: {"task-sent", "task-revoked"} <= {*watched.monitor.kinds(task)}, SOON, "all events")
+    watched.all_say(task, "REVOKED")
+    kinds = watched.monitor.kinds(task)
+    assert kinds.index("task-held") < kinds.index("task-revoked")
+    assert watched.monitor.first(task, "task-revoked")["state"] == "REVOKED"
+    assert world.state(task) == "REVOKED"
 
 
 def test_a_task_that_goes_back_to_the_line_is_requeued_and_claimed_again(watched):

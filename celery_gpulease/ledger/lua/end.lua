@@ -3,16 +3,37 @@
 -- ARGV: ticket
 -- Returns: {'end', ticket, task_id, task, why, deliveries, first_run_ms, message} | {'none'}
 --   | {'gave_up' | 'vanished', ticket}
--- include: ending
+-- include: ticket
+local TRY_EVERY_MS, TRIES = 30000, 10
 local ticket = ARGV[1]
+
+local function hand_out()
+  local message = redis.call('GET', key('message', ticket))
+  if not message then -- nobody can write its end
+    note('vanished', ticket, '', 'its message is gone')
+    redis.call('ZREM', ENDING, ticket)
+    end_ticket(ticket)
+    return { 'vanished', ticket }
+  end
+  local t = redis.call('HMGET', key('ticket', ticket), 'task_id', 'task', 'why', 'deliveries', 'first_run_ms')
+  if redis.call('HINCRBY', key('ticket', ticket), 'attempts', 1) > TRIES then
+    note('gave_up', ticket, '', t[3])
+    redis.call('ZREM', ENDING, ticket)
+    end_ticket(ticket)
+    return { 'gave_up', ticket }
+  end
+  redis.call('ZADD', ENDING, NOW + TRY_EVERY_MS, ticket)
+  return { 'end', ticket, t[1], t[2], t[3], t[4], t[5] or 0, message }
+end
 
 if ticket == '' then
   ticket = redis.call('ZRANGEBYSCORE', ENDING, '-inf', NOW, 'LIMIT', 0, 1)[1]
 end
-if not ticket or not redis.call('ZSCORE', ENDING, ticket) then
+local due = ticket and tonumber(redis.call('ZSCORE', ENDING, ticket) or nil)
+if not due or due > NOW then -- or another has it, or its run is not over
   return { 'none' }
 elseif has_vanished(ticket) or redis.call('HGET', key('ticket', ticket), 'state') ~= 'ending' then
   redis.call('ZREM', ENDING, ticket)
   return { 'vanished', ticket }
 end
-return hand_out(ticket)
+return hand_out()

@@ -4,7 +4,7 @@
 -- Returns: {'held' | 'scheduled' | 'claimed' | 'revoked' | 'known' | 'lost'}
 -- include: dispatch
 local ticket, task_id, task, pool, pin, priority, eta_ms, expires_ms, message, stamps = unpack(ARGV)
-local run_ticket, run_token, seed, route = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
+local run_ticket, run_token, seed, route = unpack(ARGV, 11)
 local name = key('ticket', ticket)
 
 if redis.call('EXISTS', name) == 1 or redis.call('ZSCORE', ENDED, ticket) then
@@ -36,8 +36,8 @@ if stamps ~= '' then
   redis.call('HSET', name, 'stamps', stamps)
 end
 if is_revoked(task_id, stamps) then
-  supersede_run()
   mark_ending(ticket, 'cancelled', run_ticket ~= '')
+  supersede_run()
   return { 'revoked' }
 end
 if tonumber(eta_ms) > NOW then

@@ -47,8 +47,10 @@ def test_it_is_offered_again_when_its_writer_died(world, ticket):
 
 
 def test_one_ticket_can_be_asked_for(world, ticket):
-    world.ledger.end()
+    world.hold(expires_ms=1)  # another
+    world.ledger.promote()
     assert world.ledger.end(ticket).ticket == ticket
+    assert world.ledger.end(ticket) is None  # somebody has it
     assert world.ledger.end("no such ticket") is None
 
 
@@ -70,6 +72,7 @@ def test_what_is_not_ending_is_not_finished(world):
 def test_after_ten_tries_it_is_given_up_and_the_journal_says_so(world, ticket):
     for _ in range(10):
         assert world.ledger.end(ticket).ticket == ticket
+        world.client.zadd(world.key("ending"), {ticket: 0})
     assert world.ledger.end(ticket) is None
     assert world.state(ticket) == "ended"
     assert world.journal()[-1] == "gave_up"
@@ -78,7 +81,7 @@ def test_after_ten_tries_it_is_given_up_and_the_journal_says_so(world, ticket):
 def test_what_was_given_up_does_not_hide_the_next(world, ticket):
     for _ in range(10):
         world.ledger.end(ticket)
-    world.client.zadd(world.key("ending"), {ticket: 0})
+        world.client.zadd(world.key("ending"), {ticket: 0})
     other = world.hold(expires_ms=world.now_ms() + 3_600_000)
     world.make_expired(other)
     world.ledger.promote()

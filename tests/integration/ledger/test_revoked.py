@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import redis
 
 HOUR_MS = 3_600_000
 STAMP = '["customer", "acme"]'
@@ -47,9 +48,61 @@ def test_a_retry_of_what_was_revoked_while_it_ran_ends_once_its_run_has_stored_i
     assert (found.running_on, found.taken) == (["node:0"], [])
     assert world.ledger.hold(world.held(task_id="one", run=run)) == "revoked"
     assert world.ledger.end() is None
-    assert 0 < world.ledger.agenda().ending <= 1
-    assert ("gpu:here:node:0", "due") in world.heard()
+    assert 59 < world.ledger.agenda().ending <= 60
+    world.heard()
     assert world.ledger.release(run) == "released"
+    assert ("gpu:here:node:0", "due") in world.heard()
+    assert world.ledger.end().why == "cancelled"
+
+
+@pytest.mark.parametrize("way", ["released", "reaped", "superseded"])
+def test_however_the_run_ends_its_revoked_retry_is_due_then(world, way):
+    worker = world.join()
+    world.hold(task_id="one")
+    worker.claim()
+    run = worker.run()
+    revoke(world, "one")
+    retry = world.held(task_id="one", run=run)
+    world.ledger.hold(retry)
+    if way == "reaped":
+        world.lapse()
+        assert world.ledger.reap("node:0") == "reaped"
+    elif way == "superseded":
+        assert world.ledger.requeue(run, "its process died", counted=True) == "ended"
+    else:
+        assert world.ledger.give_back(run) == "tail"
+        assert world.ledger.end() is None
+        assert world.ledger.release(run) == "released"
+    assert world.ledger.end().ticket == retry.ticket
+
+
+def test_while_another_run_of_its_task_goes_on_a_revoked_retry_waits(world):
+    workers = [world.join(), world.join("node:1")]
+    for _ in workers:
+        world.hold(task_id="one")
+    runs = [worker.claim() and worker.run() for worker in workers]
+    revoke(world, "one")
+    world.ledger.hold(world.held(task_id="one", run=runs[0]))
+    world.ledger.release(runs[1])
+    assert world.ledger.end() is None
+    world.ledger.release(runs[0])
+    assert world.ledger.end().why == "cancelled"
+
+
+def test_a_run_whose_revoked_retry_found_no_place_is_not_superseded(world):
+    worker = world.join()
+    ticket = world.hold(task_id="one")
+    worker.claim()
+    run = worker.run()
+    revoke(world, "one")
+    world.client.set(world.key("ending"), "of another type: the script stops there")
+    retry = world.held(task_id="one", run=run)
+    with pytest.raises(redis.exceptions.ResponseError):
+        world.ledger.hold(retry)
+    assert "superseded" not in world.ticket(ticket)
+    world.client.delete(world.key("ending"))
+    world.ledger.release(run)
+    world.client.delete(world.key("ticket", retry.ticket), world.key("message", retry.ticket), world.key("task", "one"))
 
 
 @pytest.mark.parametrize("by", ["id", "stamp"])
@@ -101,3 +154,11 @@ def test_of_too_many_the_oldest_are_forgotten(world):
     revoke(world, "one")
     assert world.client.zcard(world.key("revoked")) == 50_000
     assert world.client.zscore(world.key("revoked"), "old 49999") is None
+
+
+def test_one_worker_looks_for_what_bears_stamps_and_may_ask_again(world):
+    take = world.ledger.take_search
+    assert [take([STAMP, "other"], who) for who in ("one", "two", "one")] == [True, False, True]
+    assert not take(["other", STAMP], "two")
+    assert take([STAMP], "two")
+    assert all(0 < world.client.pttl(name) <= 60_000 for name in world.client.scan_iter("gpu:turn:stamps:*"))

@@ -8,7 +8,7 @@ import pytest
 from celery_gpulease.ledger import scripts
 
 INCLUDES = {one.name.removesuffix(".lua") for one in (scripts._LUA / "include").iterdir()}
-BOUND = re.compile(r"^local ([\w, ]+) =\s+(unpack\(ARGV\)|[^\n]*ARGV\[\d+\][^\n]*)$", re.MULTILINE)
+BOUND = re.compile(r"^local ([\w, ]+) =\s+(unpack\(ARGV(?:, \d+)?\)|[^\n]*ARGV\[\d+\][^\n]*)$", re.MULTILINE)
 VARIABLE = {"snapshot"}  # takes any number of the same
 
 
@@ -21,8 +21,8 @@ def test_the_arguments_of_the_header_are_bound_by_the_same_names_in_its_order(na
     bound = []
     for match in BOUND.finditer(own_text(name)):
         names = match[1].split(", ")
-        if match[2] == "unpack(ARGV)":
-            bound += list(enumerate(names))
+        if unpacked := re.fullmatch(r"unpack\(ARGV(?:, (\d+))?\)", match[2]):
+            bound += list(enumerate(names, int(unpacked[1] or 1) - 1))
         else:
             bound += [(int(at) - 1, one) for at, one in zip(re.findall(r"ARGV\[(\d+)\]", match[2]), names, strict=True)]
     assert [one for _, one in sorted(bound)] == list(scripts.source(name).arguments)

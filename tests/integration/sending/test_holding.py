@@ -8,7 +8,7 @@ import warnings
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from celery import Celery, chain, chord, group, signals
+from celery import Celery, Task, chain, chord, group, signals
 from kombu.exceptions import OperationalError
 
 from celery_gpulease import ConfigurationError, GPULease, GPURouter, GPUTask, LedgerUnavailable
@@ -319,3 +319,25 @@ def test_purge_of_the_broker_leaves_held_tasks(app, held):
     app.add.delay(1, 2)
     app.control.purge()
     assert len(held()) == 1
+
+
+NOBODY = "redis://127.0.0.1:1"
+SOON = {"max_retries": 1, "interval_start": 0}
+
+
+@pytest.mark.parametrize("conf", [{}, {"gpulease_lease_ttl": -1}], ids=["all is well", "a setting is wrong"])
+def test_a_map_of_plain_tasks_fails_as_in_celery(conf):
+    app = Celery("proj", broker=NOBODY, broker_transport_options=SOON, set_as_current=False)
+    app.conf.update(conf)
+    GPULease(app)
+    add_tasks(app, Task)
+    with pytest.raises(OperationalError) as caught:
+        app.total.map([[1], [2]]).apply_async(retry=False)
+    assert not isinstance(caught.value, LedgerUnavailable)
+
+
+def test_a_map_of_gpu_tasks_fails_in_the_ledgers_words():
+    app = gpu_app(NOBODY, result_backend_transport_options={"retry_policy": {"max_retries": 0}})
+    for signature in (app.total.map([[1]]), app.total.chunks([([1],)], 1).group().tasks[0]):
+        with pytest.raises(LedgerUnavailable):
+            signature.apply_async(retry=False)

@@ -61,6 +61,14 @@ def test_the_position_is_that_within_the_line_when_it_was_held(app):
     assert state_of(pinned) == ("HELD", {"pool": "default", "position": 1})
 
 
+def test_the_position_counts_as_the_broker_counts(redis_url):
+    app = app_on("memory://", redis_url)
+    add = app.tasks["proj.add"]
+    middle, first, last = (add.apply_async((1, 2), priority=priority) for priority in (5, 9, 0))
+    assert [state_of(one)[1]["position"] for one in (middle, first, last)] == [1, 1, 3]
+    app.close()
+
+
 def test_what_is_not_due_yet_has_no_position(app):
     assert state_of(app.tasks["proj.add"].apply_async((1, 2), countdown=60)) == (
         "HELD",
@@ -79,6 +87,18 @@ def test_a_sender_that_knows_only_the_name_says_held_too(redis_url):
     app.conf.gpulease_track_held = True
     GPULease(app)
     assert app.send_task("proj.add", (1, 2), pool="default").state == "HELD"
+    app.close()
+
+
+def test_an_app_that_must_not_be_finalized_says_held_and_revoked_too(redis_url):
+    app = Celery("by name", broker=redis_url, backend=redis_url, set_as_current=False, autofinalize=False)
+    app.conf.gpulease_track_held = True
+    GPULease(app)
+    result = app.send_task("proj.add", (1, 2), pool="default")
+    assert result.state == "HELD"
+    app.control.revoke(result.id)
+    assert app.backend.get_task_meta(result.id, cache=False)["status"] == "REVOKED"
+    assert not app.finalized
     app.close()
 
 

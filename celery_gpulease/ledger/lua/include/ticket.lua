@@ -1,8 +1,25 @@
 -- include: line journal revoked
 -- The ends of a ticket, and its way back to the line.
 local REMEMBERED_MS = 15 * 60 * 1000
-local AFTER_RUN_MS = 1000
+local LONGEST_AFTER_RUN_MS = 60000
 local RETURNS_LIMIT, GPUS_LIMIT = 10, 3 -- claims that nobody started in time
+
+-- Ends that waited for a run of their task are due once none of its tickets runs.
+local function end_what_waited(task_id)
+  local waiting = {}
+  for _, ticket in ipairs(redis.call('SMEMBERS', key('task', task_id))) do
+    local t = redis.call('HMGET', key('ticket', ticket), 'state', 'attempts')
+    if t[1] == 'started' or t[1] == 'tail' then
+      return
+    elseif t[1] == 'ending' and t[2] == '0' then
+      waiting[#waiting + 1] = ticket
+    end
+  end
+  for _, ticket in ipairs(waiting) do
+    redis.call('ZADD', ENDING, NOW, ticket)
+    tell_of_next()
+  end
+end
 
 -- The ticket has ended: it is forgotten but for its id, so that a repeated HOLD does nothing.
 local function end_ticket(ticket)
@@ -10,6 +27,7 @@ local function end_ticket(ticket)
   redis.call('ZADD', ENDED, NOW, ticket)
   if task_id then
     redis.call('SREM', key('task', task_id), ticket)
+    end_what_waited(task_id)
   end
   redis.call('DEL', key('ticket', ticket), key('message', ticket), key('returned', ticket))
   local old = redis.call('ZRANGEBYSCORE', ENDED, '-inf', NOW - REMEMBERED_MS, 'LIMIT', 0, 4)
@@ -44,15 +62,13 @@ local function tickets_of(task_id)
 end
 
 -- The end must still be written outside Redis (result backend, callbacks): a worker does that, then FINISH.
--- `beside_a_run`: of the same task, which may be about to store that it asked for a retry.
+-- `beside_a_run`: of the same task, which may be about to store that it asked for a retry. It is due when that run's
+-- ticket has ended, or after a while, should that one have vanished.
 local function mark_ending(ticket, why, beside_a_run)
-  redis.call('ZADD', ENDING, beside_a_run and NOW + AFTER_RUN_MS or NOW, ticket)
+  redis.call('ZADD', ENDING, beside_a_run and NOW + LONGEST_AFTER_RUN_MS or NOW, ticket)
   redis.call('HSET', key('ticket', ticket), 'state', 'ending', 'why', why, 'attempts', 0)
   redis.call('HDEL', key('ticket', ticket), 'token', 'nonce')
   note('ending', ticket, '', why)
-  if beside_a_run then
-    tell_of_next()
-  end
 end
 
 -- Back to the old place in the line. `delivered` says whether this delivery counts.
