@@ -20,7 +20,6 @@ from celery.utils.log import get_logger
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.compression import compress
 from kombu.entity import maybe_delivery_mode
-from kombu.exceptions import OperationalError
 from kombu.serialization import dumps as dump_body
 from kombu.utils.encoding import str_to_bytes
 from kombu.utils.functional import retry_over_time
@@ -129,7 +128,7 @@ class HoldingProducer:
             Ignore: It was sent in place of a run that is lost.
         """
         if self._is_held:
-            return self._tell(body, **options)
+            return self._producer.publish(body, **options)  # Celery's dispatcher keeps what cannot be sent now
         policy = options.get("retry_policy") if options.get("retry") else None
         one = self._held(body, **options)
         answer = self._hold(one, _request_of(body, options), policy)
@@ -140,14 +139,6 @@ class HoldingProducer:
         if answer == "revoked":
             end_revoked(self._installed, one)
         return None
-
-    def _tell(self, body: Any, **options: Any) -> Any:
-        """Publishes the event of a send that has succeeded: an error would make the sender send again."""
-        try:
-            return self._producer.publish(body, **options)
-        except (OperationalError, *self._producer.connection.recoverable_connection_errors) as error:
-            logger.warning("%s is held, and its event could not be sent: %s", self._name, error)
-            return None
 
     def _hold(self, held: Held, request: Context, policy: dict[str, Any] | None) -> str:
         args = (self._installed, held, request)

@@ -29,13 +29,15 @@ WORKERS = 4
 TEST, ALL, DOWNLOAD, START = 200, 1500, 300, 120
 #: They run workers of their own, in their own process, and measure memory: nothing of them takes our road.
 ELSEWHERE = ("test_mem_leak_in_exception_handling", "test_backend_leak_in_fixture_teardown")
+#: They wait long for what only a worker in their own process can show them.
+INSIDE = "without_ignore_result or preserves_ignore_result"
 ALL_BUT_ELSEWHERE = ("t/integration", *(f"--ignore=t/integration/{one}.py" for one in ELSEWHERE))
 #: Of about 400: fewer, and this test has not tried them.
 MOST = 250
 #: Most tests wait, some for minutes for what must not come: so three parts run side by side, each on its own server.
 SLOW = "allow_error_cb_on_chord_header"
 CHAINS = "(test_chain or test_chord)"
-LANES = {"slow": SLOW, "chains": f"{CHAINS} and not {SLOW}", "rest": f"not {CHAINS} and not {SLOW}"}
+LANES = {"slow": SLOW, "chains": f"{CHAINS} and not {SLOW}", "rest": f"not ({CHAINS} or {SLOW} or {INSIDE})"}
 
 
 def unpacked_sdist(folder):

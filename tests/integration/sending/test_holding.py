@@ -232,6 +232,19 @@ def test_signals_and_events_of_sending_are_celerys(app, client):
     events.close()
 
 
+def test_an_event_of_sending_that_cannot_be_sent_is_kept_as_celery_keeps_it(app, held):
+    class Cut(app.amqp.Producer):
+        def publish(self, body, **options):
+            raise OSError("cut off")
+
+    app.conf.task_send_sent_event = True
+    with app.connection_for_write() as connection:
+        sent = app.send_task("proj.add", (1, 2), producer=Cut(connection))
+    kept = app.amqp._event_dispatcher._outbound_buffer
+    assert [(event["type"], event["uuid"]) for event, _ in kept] == [("task-sent", sent.id)]
+    assert len(held()) == 1
+
+
 def test_without_redis_delay_raises_ledger_unavailable_after_the_retries():
     with EmbeddedServer() as server:
         url = server.url
