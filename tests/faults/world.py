@@ -59,6 +59,8 @@ class World:
         self.client = redis.Redis.from_url(self.url, decode_responses=True)
         self.app = Celery("proj", broker=self.url, backend=self.url, set_as_current=False)
         self.app.conf.update(self.conf)
+        # kombu shares connections by what it knows of them: one that another test has cut is none of ours
+        self.app.conf.broker_transport_options = {**self.app.conf.broker_transport_options, "world": str(self.folder)}
         self.ledger = GPULease(self.app).ledger
 
     def worker(self, gpu: int | str, *options: str, **env: str) -> Process:
@@ -181,6 +183,7 @@ class World:
         """Ends its connections."""
         self.client.close()
         self.ledger.client.close()
+        self.app.pool.force_close_all()
         self.app.close()
 
 
