@@ -125,6 +125,16 @@ def test_a_message_put_straight_into_the_queue_by_hand_is_held_and_leased(elsewh
     elsewhere.runs_once(task)
 
 
+def test_a_plain_worker_without_an_event_loop_of_its_own_holds_it_too(elsewhere):
+    command = ("celery", "-A", "elsewhere", "worker", "-P", "solo", "-Q", "solo", "-n", "solo@node7", "-l", "info")
+    solo = elsewhere.world.processes.start(*command, name="solo", PYTHONPATH=PATH)
+    solo.wait_for_log(" ready.")
+    for _ in range(2):
+        elsewhere.runs_once(elsewhere.send("proj.add", 1, 2, queue="solo"))
+    wait_until(lambda: not elsewhere.world.client.exists("unacked"), SOON, "both to be acknowledged")
+    solo.close()
+
+
 def test_it_waits_its_turn_like_any_other(elsewhere):
     world = elsewhere.world
     blocker = elsewhere.send("proj.wait_for", "turn", queue=QUEUE)
