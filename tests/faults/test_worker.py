@@ -436,7 +436,9 @@ def test_where_the_result_backend_is_away_the_gpu_goes_on_and_the_end_comes_late
 
 
 def test_what_celery_drops_on_its_way_to_a_slow_child_comes_back_and_runs_once(world):
-    worker = world.worker(0, "--max-tasks-per-child", "1", TEST_SLOW_INIT="2")
+    # else Celery makes a FAILURE of a SUCCESS whose result was on its way when the connection was cut
+    conf = {**world.conf, "result_backend_always_retry": True}
+    worker = world.worker(0, "--max-tasks-per-child", "1", TEST_SLOW_INIT="2", TEST_CONF=json.dumps(conf))
     tasks = [world.send("add", n, n) for n in range(4)]
     for number in range(1, 5):
         wait_until(lambda number=number: worker.log.count(" received") >= number, SOON, "another task to be received")

@@ -134,7 +134,8 @@ class World:
         """What is known of a task, for a test's message."""
         entries = [fields for _, fields in self.client.xrange("gpu:journal") if fields["task_id"] == task]
         told = ", ".join(f"{one['what']} {one['gpu']} {one['detail']}".strip() for one in entries)
-        return f"{task} is {self.state(task)}; {told}; {self.runs(task)}"
+        result = AsyncResult(task, app=self.app)
+        return f"{task} is {result.state} {result.result!r}; {told}; {self.runs(task)}"
 
     def lease(self, gpu: int) -> str | None:
         """The lease of a GPU."""
