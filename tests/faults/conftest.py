@@ -7,10 +7,11 @@ import pytest
 
 from tests.faults.world import CONF, HOST, PROJECT, World
 from tests.processes import Processes
+from tests.proxy import Proxy
 
 
 @contextmanager
-def world_on(url, folder, **conf):
+def world_on(url, folder, server=None, proxy=None, **conf):
     settings = {**CONF, **conf}
     env = {
         "TEST_URL": url,
@@ -20,7 +21,7 @@ def world_on(url, folder, **conf):
         "PYTHONPATH": str(PROJECT),
     }
     with Processes(folder, cwd=PROJECT, env=env) as processes:
-        world = World(url, folder, processes, settings)
+        world = World(url, folder, processes, settings, server, proxy)
         try:
             yield world
         finally:
@@ -32,5 +33,14 @@ def world(redis_url, tmp_path, monkeypatch):
     """A world on the shared server; when the test has passed, everything must be at rest."""
     monkeypatch.setenv("GPULEASE_HOST", HOST)
     with world_on(redis_url, tmp_path) as world:
+        yield world
+        world.rest()
+
+
+@pytest.fixture
+def proxied(own_server, tmp_path, monkeypatch):
+    """A world on a server of its own, which workers and sender reach through a proxy; at rest when the test has passed."""
+    monkeypatch.setenv("GPULEASE_HOST", HOST)
+    with Proxy(own_server.port) as proxy, world_on(proxy.url, tmp_path, own_server, proxy) as world:
         yield world
         world.rest()

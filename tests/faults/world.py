@@ -13,8 +13,10 @@ from celery import Celery
 from celery.result import AsyncResult
 
 from celery_gpulease import GPULease
+from celery_gpulease.embedded import EmbeddedServer
 from celery_gpulease.ledger.checks import inconsistencies
 from tests.processes import Process, Processes
+from tests.proxy import Proxy
 from tests.waiting import wait_until
 
 PROJECT = Path(__file__).parent / "project"
@@ -47,16 +49,22 @@ class Run:
 
 @dataclass
 class World:
-    """What a test does with its workers and tasks."""
+    """What a test does with its workers and tasks.
+
+    `server` is there where it is this test's alone, `proxy` where workers and sender reach it through one.
+    """
 
     url: str
     folder: Path
     processes: Processes
     conf: dict
+    server: EmbeddedServer | None = None
+    proxy: Proxy | None = None
     sent: list[str] = field(default_factory=list)
 
     def __post_init__(self):
-        self.client = redis.Redis.from_url(self.url, decode_responses=True)
+        # past the proxy: what a test looks at is never broken
+        self.client = redis.Redis.from_url(self.server.url if self.server else self.url, decode_responses=True)
         self.app = Celery("proj", broker=self.url, backend=self.url, set_as_current=False)
         self.app.conf.update(self.conf)
         # kombu shares connections by what it knows of them: one that another test has cut is none of ours
