@@ -16,7 +16,7 @@ from celery_gpulease.embedded import HOST, free_port
 
 
 class Proxy:
-    """Passes bytes on between its own port and a server's, until told otherwise. Every method may be called at any time."""
+    """Passes bytes on between its own port and a server's, until told otherwise; any method, at any time."""
 
     def __init__(self, server_port: int) -> None:
         self.port = free_port()
@@ -41,7 +41,7 @@ class Proxy:
         self._do(self._reset)
 
     def stall(self) -> None:
-        """Lets nothing pass until healed, and then everything: a network split for a while, whose packets TCP resends."""
+        """Lets nothing pass until healed, and then everything: a network that was split for a while."""
         self._do(self._passing.clear)
 
     def lose(self) -> None:

@@ -39,7 +39,7 @@ def world(redis_url, tmp_path, monkeypatch):
 
 @pytest.fixture
 def proxied(own_server, tmp_path, monkeypatch):
-    """A world on a server of its own, which workers and sender reach through a proxy; at rest when the test has passed."""
+    """A world on its own server, which workers and sender reach through a proxy; at rest when the test has passed."""
     monkeypatch.setenv("GPULEASE_HOST", HOST)
     with Proxy(own_server.port) as proxy, world_on(proxy.url, tmp_path, own_server, proxy) as world:
         yield world
