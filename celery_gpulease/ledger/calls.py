@@ -23,8 +23,8 @@ class Calls:
     Args:
         settings: Where it is, and how its keys begin.
         queue_prefix: What stands before a queue's name in this Redis (kombu's `global_keyprefix`), where it is the
-            broker too: a claim then puts the message into the queue. None where it is not: the message is left in
-            `routed:<gpu>`, and the GPU's worker takes it from there.
+            broker too: this app's workers then take what is routed to them out of a queue. None where it is not: they
+            take it from `routed:<gpu>`.
         highest_first: The broker serves its highest priority first, as RabbitMQ does.
     """
 
@@ -32,7 +32,6 @@ class Calls:
         self.settings = settings
         self.keys = Keys(settings.key_prefix)
         self.queue_prefix, self.highest_first = queue_prefix, highest_first
-        self.route = self.keys.routed("") if queue_prefix is None else queue_prefix + QUEUE_PREFIX
         self._clients: dict[int, Any] = {}  # by pid
         self._scripts: dict[str, Any] = {}
 
@@ -40,6 +39,10 @@ class Calls:
     def is_broker(self) -> bool:
         """Are the broker's queues in this Redis?"""
         return self.queue_prefix is not None
+
+    def route_to(self, gpu: str) -> str:
+        """The list from which this app's worker of a GPU takes its messages."""
+        return self.keys.routed(gpu) if self.queue_prefix is None else f"{self.queue_prefix}{QUEUE_PREFIX}{gpu}"
 
     @property
     def client(self) -> Any:
@@ -64,15 +67,15 @@ class Calls:
         return PRIORITIES[-1] - priority if self.highest_first else priority
 
     def _claiming(self, name: str, **values: Any) -> list[Any]:
-        """A script that may make a claim: it needs a seed for tokens and the queues' name."""
-        return self._call(name, **values, seed=uuid.uuid4().hex, route=self.route)
+        """A script that may make a claim: it needs a seed for tokens."""
+        return self._call(name, **values, seed=uuid.uuid4().hex)
 
     def _claiming_each(self, name: str, many: Iterable[dict[str, Any]]) -> list[list[Any]]:
         """The same, once for each of these values, in one round trip."""
         one = scripts.source(name)
         with in_our_words(name), self.client.pipeline(transaction=False) as pipe:
             for values in many:
-                given = {**values, "seed": uuid.uuid4().hex, "route": self.route}
+                given = {**values, "seed": uuid.uuid4().hex}
                 self._script(name)(keys=[self.keys.prefix], args=scripts.arguments_of(one, given), client=pipe)
             answers: list[list[Any]] = pipe.execute()
         return answers

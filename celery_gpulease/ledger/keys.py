@@ -34,7 +34,8 @@ arrival              integer  the last arrival number
 free:<pool>          zset     an index, never the truth: GPUs believed free, by since when
 gpus, heartbeats     zset     the registry: gpu by its worker's ttl, and by its heartbeat
 device:<gpu>         hash     what its worker said of it: host, index, uuid, alias, pools, ttl_ms, heartbeat_ms; and its
-                              last report: running (a token), reported_ms, presence (which outlives the other one)
+                              route, the list from which it takes its messages. And its last report: running (a token),
+                              reported_ms, presence (which outlives the other one)
 names                hash     any name of a GPU → its id
 worker:<gpu>         string   presence: the living worker of this GPU (JSON), with a TTL
 closed:<gpu>         hash     why no claim is made: drain, closing, quarantine (the reason) with until_ms. And how many

@@ -105,13 +105,12 @@ class Ledger(Orders):
             fence=claim.fence,
             ttl_ms=round(self.settings.lease_ttl * 1000),
             is_lost=int(is_lost),
-            route=self.route,
         )
         return "robbed" if why == ["robbed"] else str(word)
 
     def release(self, claim: Claim) -> str:
         """Gives the lease back and ends the ticket: 'released', 'ended' (before), 'lost' or 'unknown'."""
-        answer = self._call("release", gpu=claim.gpu, ticket=claim.ticket, token=claim.token, route=self.route)
+        answer = self._call("release", gpu=claim.gpu, ticket=claim.ticket, token=claim.token)
         return str(answer[0])
 
     def requeue(self, claim: Claim, why: str, *, counted: bool, wanted: bool = False) -> str:
@@ -222,6 +221,7 @@ class Ledger(Orders):
             ttl_ms=round(self.settings.lease_ttl * 1000),
             heartbeat_ms=round(self.settings.heartbeat_interval * 1000),
             dead=dead,
+            route=self.route_to(device.id),
         )
         return list(map(str, answer))
 

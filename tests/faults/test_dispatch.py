@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from celery import Celery
 
+from celery_gpulease import GPULease
 from celery_gpulease.embedded import EmbeddedServer
 from tests.faults.conftest import world_on
 from tests.faults.world import HOST, SOON, now
@@ -31,6 +33,18 @@ def test_a_strangers_del_and_the_end_of_its_ttl_start_who_waits(slow_world):
     world.succeeds(first)
     world.take(0, seconds=0.5)
     world.succeeds(world.send("add", 3, 4), seconds=10)
+
+
+def test_what_a_sender_with_another_broker_claims_goes_the_workers_road(slow_world):
+    """As one that spells the same server otherwise, and so takes broker and ledger for two."""
+    world = slow_world
+    world.worker(0)
+    sender = Celery("sender", broker="memory://", backend=world.url)
+    sender.conf.gpulease_redis_url = world.url
+    assert not GPULease(sender).ledger.is_broker
+    for number in range(3):
+        assert sender.send_task("proj.add", (number, 1), pool="default").get(timeout=SOON) == number + 1
+    sender.close()
 
 
 def test_what_was_missed_while_the_subscription_was_gone_is_found_at_the_next_one(slow_world):

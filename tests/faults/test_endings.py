@@ -6,7 +6,6 @@ their ends, and the lease of each run must have stayed until the run was over (o
 was gone). A row's end is Celery's own, but for the death of a process: that is no end of the task.
 """
 
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -430,25 +429,6 @@ def test_where_each_task_has_a_child_of_its_own_the_next_one_starts(lab, limit):
             assert len({run.pid for run in runs}) == len(runs)
             for task in tasks:
                 lab.check_frees(task, PREFORK)
-            lab.rest()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("pool", POOLS)
-def test_what_celery_knows_as_done_is_not_run_again_and_the_next_one_starts(lab, pool):
-    with lab.row():
-        gpu, conf = lab.unused_gpu(), {**lab.world.conf, "worker_deduplicate_successful_tasks": True}
-        with closing(lab.start(gpu, "-P", pool, TEST_CONF=json.dumps(conf))) as worker:
-            task = f"done-{gpu}"
-            stored = {"status": "SUCCESS", "result": 7, "task_id": task, "traceback": None, "children": []}
-            lab.world.client.set(f"celery-task-meta-{task}", json.dumps(stored))
-            redelivered = ('"routing_key"', '"redelivered": true, "routing_key"')
-            message(redelivered, b'[["ValueError"], {}, {}]', task=task)(lab, gpu)
-            lab.world.succeeds(lab.send("end", "ValueError", 0, gpu=gpu))
-            assert lab.has_ended(task)
-            assert lab.world.ends(task, "SUCCESS") == 7
-            assert lab.world.runs(task) == []
-            assert "already completed successfully" in worker.log
             lab.rest()
 
 

@@ -26,6 +26,20 @@ def test_a_worker_that_dies_after_its_tasks_end_was_stored_leaves_a_task_that_do
     assert result == "SUCCESS" if how == "SUCCESS" else isinstance(result, ValueError)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
+def test_where_celery_deduplicates_it_does_not_run_again_either_and_the_next_one_starts(world, pool):
+    conf = {**world.conf, "worker_deduplicate_successful_tasks": True}
+    doomed = world.worker(0)
+    task = world.send("end_as", "SUCCESS")
+    doomed.wait()
+    world.worker(1, "-P", pool, TEST_CONF=json.dumps(conf))
+    world.succeeds(world.send("add", 1, 2))
+    wait_until(lambda: not world.client.exists(f"gpu:task:{task}"), LONG, "the ticket to end")
+    assert world.ends(task, "SUCCESS") == "SUCCESS"
+    assert len(world.runs(task)) == 1
+
+
 @pytest.mark.parametrize("name", ["add", "fail"])
 def test_a_part_of_a_chord_that_was_stored_and_not_counted_is_counted_by_the_next_run(world, name):
     world.conf["result_backend"] = f"dying:DyingBackend+{world.url}"

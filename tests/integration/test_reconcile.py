@@ -693,7 +693,7 @@ def test_what_is_under_way_is_never_corrected(world):
                 ledger.hold(world.held(eta_ms=world.now_ms() + 5, expires_ms=world.now_ms() + 3_600_000))
             ledger.promote()
             ledger.claim(worker.gpu)
-            while message := ledger.client.rpop(ledger.route + worker.gpu):
+            while message := ledger.client.rpop(ledger.route_to(worker.gpu)):
                 claim = Claim.from_header(json.loads(message)["gpulease"])
                 assert (
                     ledger.start(claim, "n", worker.presence.instance, acks_late=True, limit=3, stores_result=False)

@@ -1,10 +1,10 @@
 -- Takes back every held ticket of a task, so that its end is due for whoever writes it; what runs is left alone.
 -- Safe to repeat: a ticket that was cancelled and has not ended is named again.
 -- KEYS: prefix
--- ARGV: task_id revoked seed route
+-- ARGV: task_id revoked seed
 -- Returns: {'known' | 'unknown', {gpu that runs it, ...}, {{ticket, task, it has run (1 or 0)}, ...}}
 -- include: dispatch
-local task_id, revoked, seed, route = unpack(ARGV)
+local task_id, revoked, seed = unpack(ARGV)
 local running, claimed, waiting, cancelled = {}, {}, {}, {}
 
 if revoked == '1' then -- what comes of it later, a retry say, ends too
@@ -32,9 +32,9 @@ for _, ticket in ipairs(waiting) do -- first: else a GPU that becomes free could
   cancel(ticket)
 end
 for _, one in ipairs(claimed) do
-  unclaim(one[2], route)
+  unclaim(one[2])
   cancel(one[1])
-  claim_next(one[2], false, seed, route)
+  claim_next(one[2], false, seed)
 end
 for _, ticket in ipairs(tickets) do
   local t = redis.call('HMGET', key('ticket', ticket), 'why', 'task', 'first_run_ms')

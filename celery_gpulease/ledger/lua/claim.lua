@@ -1,16 +1,16 @@
 -- A GPU's own worker takes work for it. A claim of its own that nobody started yet is its claim: safe to repeat.
 -- KEYS: prefix
--- ARGV: gpu seed route
+-- ARGV: gpu seed
 -- Returns: {'claimed', ticket} | {'idle'} | {'closed', reason, ms until the lease and any wish end, or -1: never,
 --   -2: there is neither}
 -- include: claim
-local gpu, seed, route = unpack(ARGV)
+local gpu, seed = unpack(ARGV)
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'state', 'token')
 
 if claim[2] == 'claimed' and redis.call('GET', key('lease', gpu)) == claim[3] then
   return { 'claimed', claim[1] }
 end
-local word, ticket = claim_next(gpu, true, seed, route)
+local word, ticket = claim_next(gpu, true, seed)
 if word == 'closed' then
   local lease_ms, wish_ms = redis.call('PTTL', key('lease', gpu)), redis.call('PTTL', key('want', gpu))
   local reason = why_closed(gpu) or (lease_ms == -2 and wish_ms ~= -2 and 'wanted') or 'leased'

@@ -1,9 +1,9 @@
 -- Puts right what is known of one GPU, as far as Redis alone can tell. Answers what was wrong, in words.
 -- KEYS: prefix
--- ARGV: gpu found_in change seed route
+-- ARGV: gpu found_in change seed
 -- Returns: {what was wrong, ...}
 -- include: possession
-local gpu, found_in, change, seed, route = unpack(ARGV)
+local gpu, found_in, change, seed = unpack(ARGV)
 local device = fields_of(key('device', gpu), 'ttl_ms', 'heartbeat_ms', 'pools')
 local claim = fields_of(key('claim', gpu), 'ticket', 'token', 'state', 'fence')
 local t = fields_of(key('ticket', claim.ticket or ''), 'state', 'gpu', 'token')
@@ -18,7 +18,7 @@ end
 if claim.state and t.state and (t.gpu ~= gpu or t.token ~= claim.token) then -- a ticket that is gone may still run
   found('its claim is for a ticket that is elsewhere', function()
     if claim.state == 'claimed' then
-      withdraw_message(gpu, route)
+      withdraw_message(gpu)
     end
     drop_claim(gpu, claim.token)
     mark_free_if_claimable(gpu)
@@ -30,6 +30,6 @@ end
 
 correct_all(change)
 if change == '1' and #wrong > 0 then
-  claim_next(gpu, false, seed, route)
+  claim_next(gpu, false, seed)
 end
 return wrong

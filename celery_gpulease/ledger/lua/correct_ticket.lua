@@ -1,9 +1,9 @@
 -- Puts one ticket right: one state, and the one place that belongs to it. Answers what was wrong, in words.
 -- KEYS: prefix
--- ARGV: ticket found_in change seed route
+-- ARGV: ticket found_in change seed
 -- Returns: {task id or '', gpu or '', what was wrong, ...}
 -- include: places
-local ticket, found_in, change, seed, route = unpack(ARGV)
+local ticket, found_in, change, seed = unpack(ARGV)
 local t = fields_of(key('ticket', ticket), 'state', 'task_id', 'task', 'pool', 'pin', 'priority', 'expires_ms', 'gpu',
   'token', 'eta_ms', 'score', 'deliveries', 'returns')
 local is_there = next(t) ~= nil
@@ -40,6 +40,6 @@ end
 
 correct_all(change, ticket, t, found_in)
 if change == '1' and #wrong > 0 and is_whole then
-  dispatch_ticket(ticket, seed, route)
+  dispatch_ticket(ticket, seed)
 end
 return { t.task_id or '', t.gpu or '', unpack(wrong) }

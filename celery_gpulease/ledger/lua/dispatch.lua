@@ -1,8 +1,8 @@
 -- Gives a free GPU its next task, whoever asks: the reconciler, for an event that was missed.
 -- KEYS: prefix
--- ARGV: gpu seed route
+-- ARGV: gpu seed
 -- Returns: {'claimed' | 'idle' | 'closed'}
 -- include: claim
-local gpu, seed, route = unpack(ARGV)
-local word = claim_next(gpu, false, seed, route)
+local gpu, seed = unpack(ARGV)
+local word = claim_next(gpu, false, seed)
 return { word }

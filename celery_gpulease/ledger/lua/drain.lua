@@ -1,9 +1,9 @@
 -- No new work for this GPU by order, and what was not started goes back; or work again. Survives its worker's restarts.
 -- KEYS: prefix
--- ARGV: gpu drained seed route
+-- ARGV: gpu drained seed
 -- Returns: {'drained' | 'undrained', gpu id} | {'unknown'}
 -- include: dispatch
-local drained, seed, route = ARGV[2], ARGV[3], ARGV[4]
+local drained, seed = ARGV[2], ARGV[3]
 local gpu = pinned_gpu(ARGV[1])
 
 if redis.call('EXISTS', key('device', gpu)) == 0 then
@@ -14,12 +14,12 @@ if drained == '1' then
   mark_busy(gpu)
   local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'state')
   if claim[2] == 'claimed' then
-    unclaim(gpu, route)
+    unclaim(gpu)
     back_to_place(claim[1], gpu, 'drained', true)
-    dispatch_ticket(claim[1], seed, route)
+    dispatch_ticket(claim[1], seed)
   end
   return { 'drained', gpu }
 end
 redis.call('HDEL', key('closed', gpu), 'drain')
-claim_next(gpu, false, seed, route)
+claim_next(gpu, false, seed)
 return { 'undrained', gpu }

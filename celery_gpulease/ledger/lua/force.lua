@@ -1,10 +1,10 @@
 -- An operator takes a GPU's lease away, whoever has it. What runs there is told, and never takes it back.
 -- KEYS: prefix
--- ARGV: gpu seed route
+-- ARGV: gpu seed
 -- Returns: {'claimed' | 'started', gpu, task_id, task, worker's presence} | {'foreign', gpu, holder}
 --   | {'free', gpu} | {'unknown'}
 -- include: dispatch
-local seed, route = ARGV[2], ARGV[3]
+local seed = ARGV[2]
 local gpu = pinned_gpu(ARGV[1])
 local lease = redis.call('GET', key('lease', gpu))
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
@@ -19,18 +19,18 @@ end
 if lease and lease ~= claim[2] then
   redis.call('DEL', key('lease', gpu)) -- a full server allows this write, and those that come first below
   note('forced', '', gpu, lease)
-  claim_next(gpu, false, seed, route)
+  claim_next(gpu, false, seed)
   return { 'foreign', gpu, lease }
 end
 local t = redis.call('HMGET', key('ticket', ticket or ''), 'task_id', 'task', 'why')
 local loser = { claim[3], gpu, t[1], t[2], redis.call('GET', key('worker', gpu)) }
 
 if claim[3] == 'claimed' then
-  unclaim(gpu, route)
+  unclaim(gpu)
   note('forced', ticket, gpu, '')
   back_to_place(ticket, gpu, 'forced', true)
-  claim_next(gpu, false, seed, route)
-  dispatch_ticket(ticket, seed, route)
+  claim_next(gpu, false, seed)
+  dispatch_ticket(ticket, seed)
   return loser
 elseif claim[3] == 'started' then
   run_on_without_lease(gpu, ticket, claim[2], 'forced')

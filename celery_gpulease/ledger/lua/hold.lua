@@ -1,10 +1,10 @@
 -- Holds a finished message: in its pool's line, or until it is due; then gives it to a free GPU, if there is one.
 -- KEYS: prefix
--- ARGV: ticket task_id task pool pin priority eta_ms expires_ms message stamps run_ticket run_token seed route
+-- ARGV: ticket task_id task pool pin priority eta_ms expires_ms message stamps run_ticket run_token seed
 -- Returns: {'held' | 'scheduled' | 'claimed' | 'revoked' | 'known' | 'lost'}
 -- include: dispatch
 local ticket, task_id, task, pool, pin, priority, eta_ms, expires_ms, message, stamps = unpack(ARGV)
-local run_ticket, run_token, seed, route = unpack(ARGV, 11)
+local run_ticket, run_token, seed = unpack(ARGV, 11)
 local name = key('ticket', ticket)
 
 if redis.call('EXISTS', name) == 1 or redis.call('ZSCORE', ENDED, ticket) then
@@ -56,6 +56,6 @@ end
 put_in_line(ticket)
 supersede_run()
 note('held', ticket, '', pool)
-dispatch_ticket(ticket, seed, route)
+dispatch_ticket(ticket, seed)
 local state = redis.call('HGET', name, 'state')
 return { state == 'claimed' and 'claimed' or 'held' }

@@ -34,12 +34,12 @@ mark_busy(gpu) -- of pools that it may have left
 redis.call('ZADD', GPUS, ttl_ms, gpu)
 redis.call('ZADD', HEARTBEATS, heartbeat_ms, gpu)
 redis.call('HSET', key('device', gpu), 'host', host, 'index', index, 'uuid', uuid, 'alias', alias, 'pools', pools,
-  'ttl_ms', ttl_ms, 'heartbeat_ms', heartbeat_ms, 'presence', presence)
+  'ttl_ms', ttl_ms, 'heartbeat_ms', heartbeat_ms, 'presence', presence, 'route', route)
 redis.call('HSET', NAMES, alias, gpu, gpu, gpu)
 redis.call('HDEL', key('device', gpu), 'running', 'reported_ms')
 redis.call('HDEL', key('closed', gpu), 'closing')
 if is_left_behind() then -- while the dead one's presence is there: what stops half-way is done again
-  take_up(gpu, 'taken over', seed, route)
+  take_up(gpu, 'taken over', seed)
 end
 redis.call('SET', key('worker', gpu), presence, 'PX', ttl_ms)
 beat_pulse(gpu)

@@ -1,9 +1,9 @@
 -- The worker stops. 'closing': nothing new from now on, what was not started goes back. 'gone': what ran goes back too.
 -- KEYS: prefix
--- ARGV: gpu instance phase seed route
+-- ARGV: gpu instance phase seed
 -- Returns: {'left' | 'taken'}
 -- include: dispatch
-local gpu, instance, phase, seed, route = unpack(ARGV)
+local gpu, instance, phase, seed = unpack(ARGV)
 local presence = redis.call('GET', key('worker', gpu))
 
 if presence and not string.find(presence, instance, 1, true) then
@@ -13,7 +13,7 @@ redis.call('HSET', key('closed', gpu), 'closing', 1)
 mark_busy(gpu)
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
 if claim[3] == 'claimed' then
-  withdraw_message(gpu, route)
+  withdraw_message(gpu)
   back_to_place(claim[1], gpu, 'shutdown', false)
 elseif claim[3] and phase == 'gone' then
   redis.call('HDEL', key('ticket', claim[1]), 'last_run') -- it is over
@@ -26,11 +26,11 @@ elseif claim[3] and phase == 'gone' then
 end
 if claim[3] == 'claimed' or (claim[3] and phase == 'gone') then
   drop_claim(gpu, claim[2])
-  dispatch_ticket(claim[1], seed, route)
+  dispatch_ticket(claim[1], seed)
 end
 if phase == 'gone' then
   redis.call('DEL', key('worker', gpu))
   redis.call('HDEL', key('device', gpu), 'presence')
-  withdraw_all(gpu, route)
+  withdraw_all(gpu)
 end
 return { 'left' }

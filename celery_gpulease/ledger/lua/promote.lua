@@ -1,9 +1,9 @@
 -- What is due enters its line, in due order; what has expired goes to its end. A bounded number each call.
 -- KEYS: prefix
--- ARGV: seed route
+-- ARGV: seed
 -- Returns: {number promoted, number expired}
 -- include: dispatch
-local seed, route = unpack(ARGV)
+local seed = unpack(ARGV)
 local PER_CALL = 100
 
 local expired = redis.call('ZRANGEBYSCORE', EXPIRING, '-inf', NOW, 'LIMIT', 0, PER_CALL)
@@ -23,7 +23,7 @@ for _, ticket in ipairs(due) do
 end
 for _, tickets in ipairs({ due, expired }) do -- what has expired may have hidden others from a claim
   for _, ticket in ipairs(tickets) do
-    dispatch_ticket(ticket, seed, route)
+    dispatch_ticket(ticket, seed)
   end
 end
 return { #due, #expired }

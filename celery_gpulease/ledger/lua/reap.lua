@@ -1,9 +1,9 @@
 -- Takes up what a dead holder left: its ticket goes back to its place, or to its end. Only a lapsed lease is dead.
 -- KEYS: prefix
--- ARGV: gpu seed route
+-- ARGV: gpu seed
 -- Returns: {'reaped', ticket, 'claimed' | 'started' | 'tail'} | {'none' | 'held' | 'grace'}
 -- include: take_up pulse
-local gpu, seed, route = unpack(ARGV)
+local gpu, seed = unpack(ARGV)
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
 local ticket, token, state = claim[1], claim[2], claim[3]
 
@@ -23,5 +23,5 @@ if state ~= 'claimed' then
     return { 'grace' }
   end
 end
-take_up(gpu, 'reaped', seed, route)
+take_up(gpu, 'reaped', seed)
 return { 'reaped', ticket, state }

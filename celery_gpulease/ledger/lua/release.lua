@@ -1,9 +1,9 @@
 -- The holder gives the lease back and its ticket ends: what is done is done, wherever the ticket is by now.
 -- KEYS: prefix
--- ARGV: gpu ticket token route
+-- ARGV: gpu ticket token
 -- Returns: {'released' | 'ended' | 'lost' | 'unknown'}
 -- include: dispatch
-local gpu, ticket, token, route = unpack(ARGV)
+local gpu, ticket, token = unpack(ARGV)
 local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'gpu', 'last_run')
 local state, is_current = t[1], t[2] == token
 local answer = 'released'
@@ -13,7 +13,7 @@ if not state then
 elseif not is_current and t[4] ~= token then -- it started elsewhere, was given back, or was told that it is lost
   answer = 'lost'
 elseif not is_current and state == 'claimed' then
-  unclaim(t[3], route)
+  unclaim(t[3])
 elseif state == 'ending' then
   redis.call('ZREM', ENDING, ticket)
 elseif not is_current then

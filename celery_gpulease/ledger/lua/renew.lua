@@ -1,9 +1,9 @@
 -- A run asks to keep its lease: the deadline becomes the server's now + ttl. The table is in design.md, section 5.
 -- KEYS: prefix
--- ARGV: gpu ticket token fence ttl_ms is_lost route
+-- ARGV: gpu ticket token fence ttl_ms is_lost
 -- Returns: {'renewed' | 'regained' | 'robbed' | 'lost' | 'ended' | 'unstarted' | 'flushed'} | {'tail' | 'lost', why}
 -- include: dispatch
-local gpu, ticket, token, fence, ttl_ms, is_lost, route = unpack(ARGV)
+local gpu, ticket, token, fence, ttl_ms, is_lost = unpack(ARGV)
 local name = key('ticket', ticket)
 local t = redis.call('HMGET', name, 'state', 'token', 'gpu', 'why', 'last_run')
 local state, is_current, was_reaped = t[1], t[2] == token, t[2] ~= token and t[5] == token
@@ -15,7 +15,7 @@ local is_open = (not lease and (not claim[1] or claim[2] == token)) or is_yieldi
 
 local function regain()
   if is_yielding then
-    unclaim(gpu, route)
+    unclaim(gpu)
     if claim[1] ~= ticket then
       back_to_place(claim[1], gpu, 'regained by a run', true)
     end
@@ -59,7 +59,7 @@ elseif was_reaped and is_open and (state == 'pending' or state == 'scheduled') t
   return regain()
 elseif was_reaped and is_open and state == 'claimed' then
   if t[3] ~= gpu then
-    unclaim(t[3], route)
+    unclaim(t[3])
   end
   return regain()
 end

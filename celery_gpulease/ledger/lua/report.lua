@@ -1,33 +1,33 @@
 -- The worker says that it lives and what it runs: a quarantine may end, a lost claim is routed once more.
 -- KEYS: prefix
--- ARGV: gpu instance presence running_token grace_ms seed route
+-- ARGV: gpu instance presence running_token grace_ms seed
 -- Returns: {'present' | 'rerouted' | 'unregistered'} | {'taken', presence of the other}
 -- include: claim quarantine
-local gpu, instance, presence, running_token, grace_ms, seed, route = unpack(ARGV)
+local gpu, instance, presence, running_token, grace_ms, seed = unpack(ARGV)
 local other = redis.call('GET', key('worker', gpu))
 
 if other and not string.find(other, instance, 1, true) then
   return { 'taken', other }
 end
-local ttl_ms = redis.call('HGET', key('device', gpu), 'ttl_ms')
-if not ttl_ms then
+local device = redis.call('HMGET', key('device', gpu), 'ttl_ms', 'pools', 'route')
+if not (device[1] and device[2] and device[3]) then
   return { 'unregistered' }
 end
-redis.call('SET', key('worker', gpu), presence, 'PX', ttl_ms)
+redis.call('SET', key('worker', gpu), presence, 'PX', device[1])
 redis.call('HSET', key('device', gpu), 'running', running_token, 'reported_ms', NOW, 'presence', presence)
 beat_pulse(gpu)
 
 local closed = redis.call('HMGET', key('closed', gpu), 'quarantine', 'until_ms')
 if closed[1] and running_token == '' and is_over(tonumber(closed[2]) or 0) then
   end_quarantine(gpu, 'its time is over')
-  claim_next(gpu, false, seed, route)
+  claim_next(gpu, false, seed)
 end
 local claim = redis.call('HMGET', key('claim', gpu), 'state', 'token', 'claimed_ms')
 if claim[1] == 'claimed' and running_token == '' and NOW - tonumber(claim[3]) >= tonumber(grace_ms)
-    and redis.call('GET', key('lease', gpu)) == claim[2] and redis.call('LLEN', route .. gpu) == 0 then
+    and redis.call('GET', key('lease', gpu)) == claim[2] and redis.call('LLEN', device[3]) == 0 then
   local message = routed_message(gpu)
   if message then
-    redis.call('LPUSH', route .. gpu, message) -- the pop was lost: START takes it once
+    redis.call('LPUSH', device[3], message) -- the pop was lost: START takes it once
     note('rerouted', redis.call('HGET', key('claim', gpu), 'ticket'), gpu, '')
     return { 'rerouted' }
   end

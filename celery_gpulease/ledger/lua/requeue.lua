@@ -1,9 +1,9 @@
 -- A run or a claim is over without an end: its ticket goes back to its old place, or to its end when it died too often.
 -- KEYS: prefix
--- ARGV: gpu ticket token why counted wanted seed route
+-- ARGV: gpu ticket token why counted wanted seed
 -- Returns: {'pending' | 'claimed' | 'ending' | 'ended' | 'stale'}
 -- include: dispatch
-local gpu, ticket, token, why, counted, wanted, seed, route = unpack(ARGV)
+local gpu, ticket, token, why, counted, wanted, seed = unpack(ARGV)
 local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'superseded')
 
 if t[2] ~= token then
@@ -26,5 +26,5 @@ else
 end
 drop_claim(gpu, token)
 mark_free_if_claimable(gpu)
-dispatch_ticket(ticket, seed, route)
+dispatch_ticket(ticket, seed)
 return { redis.call('HGET', key('ticket', ticket), 'state') or 'ended' }

@@ -126,7 +126,7 @@ MUTATIONS = {
         only="promote",
     ),
     "cancel_overlooks_a_claim": Mutation(
-        "unclaim(one[2], route)",
+        "unclaim(one[2])",
         "redis.call('PING')",
         "ledger/test_cancel.py::test_a_claim_that_nobody_started_is_withdrawn_and_its_gpu_goes_to_the_next",
         only="cancel",

@@ -169,4 +169,4 @@ def test_twenty_callers_at_once_make_one_claim(world):
         thread.join()
     assert answers == [tickets[0]] * 20
     assert world.count("claimed") == 1
-    assert world.client.llen(world.ledger.route + "node:0") == 1
+    assert world.client.llen(world.ledger.route_to("node:0")) == 1

@@ -86,7 +86,7 @@ def test_another_worker_of_the_gpu_is_not_closed(world, worker):
 
 
 def test_gone_it_leaves_no_claim_in_its_queue_also_none_that_kombu_has_put_back(world, worker):
-    queue = f"{world.ledger.route}node:0"
+    queue = world.ledger.route_to("node:0")
     ticket = world.hold()
     worker.claim()
     message = json.loads(world.client.rpop(queue))

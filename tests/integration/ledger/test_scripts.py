@@ -81,7 +81,7 @@ def test_a_script_takes_one_key_so_that_a_cluster_can_serve_it(world, monkeypatc
         world.ledger._scripts, "hold", lambda keys_, args, **to: keys.append(keys_) or one(keys_, args, **to)
     )
     monkeypatch.setattr(world.ledger, "_scripts", {"hold": lambda keys, args, **_: [keys, args]})
-    answer = world.ledger._call("hold", **dataclasses.asdict(held), seed="s", route="gpu.")
+    answer = world.ledger._call("hold", **dataclasses.asdict(held), seed="s")
     assert answer[0] == ["gpu:"]
 
 

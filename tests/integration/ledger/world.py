@@ -127,10 +127,10 @@ class World:
 
     def routed(self, gpu="node:0"):
         """The message that waits in a GPU's queue last, as it is."""
-        return self.client.lindex(self.ledger.route + gpu, -1)
+        return self.client.lindex(self.ledger.route_to(gpu), -1)
 
     def pop(self, gpu="node:0"):
-        message = self.client.rpop(self.ledger.route + gpu)
+        message = self.client.rpop(self.ledger.route_to(gpu))
         return Claim.from_header(json.loads(message)["gpulease"]) if message else None
 
     def drained(self, gpu="node:0"):

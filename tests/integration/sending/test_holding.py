@@ -287,11 +287,11 @@ def test_a_send_needs_no_broker_but_the_ledger(redis_url, held, broker, highest_
     app = gpu_app(redis_url, broker_url=broker, gpulease_redis_url=redis_url)
     app.add.apply_async((1, 2), priority=9, ignore_result=True)
     assert int(held()[0]["priority"]) == (246 if highest_first else 9)
-    assert GPULease(app).ledger.route == "gpu:routed:"
+    assert GPULease(app).ledger.route_to("node:0") == "gpu:routed:node:0"
 
 
 def test_a_broker_that_may_fail_over_to_another_is_not_the_ledger(redis_url):
-    assert GPULease(gpu_app(f"{redis_url};redis://127.0.0.1:1")).ledger.route == "gpu:routed:"
+    assert GPULease(gpu_app(f"{redis_url};redis://127.0.0.1:1")).ledger.route_to("node:0") == "gpu:routed:node:0"
 
 
 def test_without_its_redis_a_send_says_so_whatever_the_broker():
@@ -312,7 +312,7 @@ def test_installing_twice_does_no_harm_and_an_amqp_that_was_cached_is_dropped(re
 
 def test_a_kombu_key_prefix_is_kept(redis_url, client):
     app = gpu_app(redis_url, broker_transport_options={"global_keyprefix": "site:"})
-    assert GPULease(app).ledger.route == "site:gpu."
+    assert GPULease(app).ledger.route_to("node:0") == "site:gpu.node:0"
 
 
 def test_purge_of_the_broker_leaves_held_tasks(app, held):

@@ -1,6 +1,6 @@
 -- include: gpu ticket message
--- CLAIM and ROUTE: the lease of a free GPU for whoever is first in its lines. `route` is the queues' key up to the
--- GPU's id, `seed` makes the tokens of this call unlike any other's.
+-- CLAIM and ROUTE: the lease of a free GPU for whoever is first in its lines. `seed` makes the tokens of this call
+-- unlike any other's.
 local EXPIRED_PER_CALL, VANISHED_PER_CALL = 16, 16
 
 local function next_fence(gpu)
@@ -55,7 +55,7 @@ local function first_in_line(gpu)
 end
 
 -- Answers false where the message is gone: such a ticket ends, since nobody can run it or write its end.
-local function claim_for(ticket, gpu, seed, route)
+local function claim_for(ticket, gpu, seed)
   local fence = next_fence(gpu)
   local token = string.format('%s-%s-%.0f', seed, gpu, fence) -- a call may claim several GPUs, with equal fences
   local name = key('ticket', ticket)
@@ -73,13 +73,13 @@ local function claim_for(ticket, gpu, seed, route)
   take_out(ticket)
   redis.call('HSET', name, 'state', 'claimed', 'gpu', gpu, 'token', token)
   mark_busy(gpu)
-  redis.call('LPUSH', route .. gpu, message)
+  redis.call('LPUSH', route_to(gpu), message)
   note('claimed', ticket, gpu, '')
   return true
 end
 
 -- Replies with a word and, when it is 'claimed', the ticket: 'closed' (not claimable), 'idle' (nobody waits).
-local function claim_next(gpu, own, seed, route)
+local function claim_next(gpu, own, seed)
   if not is_claimable(gpu, own) then
     mark_busy(gpu)
     return 'closed'
@@ -88,7 +88,7 @@ local function claim_next(gpu, own, seed, route)
     local ticket = first_in_line(gpu)
     if not ticket then
       break
-    elseif claim_for(ticket, gpu, seed, route) then
+    elseif claim_for(ticket, gpu, seed) then
       return 'claimed', ticket
     end
   end

@@ -32,11 +32,16 @@ local function why_closed(gpu)
   return (closed[1] and 'drain') or (closed[2] and 'closing') or (closed[3] and 'quarantine') or nil
 end
 
+-- The list from which this GPU's worker takes its messages, as it said when it joined; false where it is not known.
+local function route_to(gpu)
+  return redis.call('HGET', key('device', gpu), 'route')
+end
+
 -- `own`: the GPU's worker asks for itself and needs no proof that it lives.
 local function is_claimable(gpu, own)
   return redis.call('EXISTS', key('lease', gpu), key('want', gpu), key('claim', gpu)) == 0
     and not why_closed(gpu)
-    and (own or is_alive(gpu))
+    and (own or is_alive(gpu)) and route_to(gpu) ~= false
 end
 
 -- The claim is over; the lease key goes when it is still this claim's.

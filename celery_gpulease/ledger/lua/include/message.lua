@@ -1,4 +1,4 @@
--- include: keys
+-- include: gpu
 -- Puts a held message together: two holes are filled, nothing is decoded (cjson would change numbers and empty lists).
 local QUEUE_HOLE, CLAIM_HOLE = '\1', '\2'
 
@@ -25,19 +25,20 @@ local function routed_message(gpu)
 end
 
 -- Takes the message of this GPU's present claim out of its queue, so that nobody finds it there.
-local function withdraw_message(gpu, route)
+local function withdraw_message(gpu)
   local message = routed_message(gpu)
-  if message then
-    redis.call('LREM', route .. gpu, 0, message)
+  if message and route_to(gpu) then
+    redis.call('LREM', route_to(gpu), 0, message)
   end
 end
 
 -- No claim of this GPU is left: what its queue still has of them kombu has put back there, in its own words, when its
 -- consumer stopped. What came past the ledger, without a claim, stays.
-local function withdraw_all(gpu, route)
-  for _, message in ipairs(redis.call('LRANGE', route .. gpu, 0, 99)) do
+local function withdraw_all(gpu)
+  local route = route_to(gpu)
+  for _, message in ipairs(route and redis.call('LRANGE', route, 0, 99) or {}) do
     if string.find(message, '"claim": {"gpu": "' .. gpu .. '"', 1, true) then
-      redis.call('LREM', route .. gpu, 1, message)
+      redis.call('LREM', route, 1, message)
     end
   end
 end

@@ -1,10 +1,10 @@
 -- include: dispatch quarantine
 -- What a dead holder left: its ticket goes back to its place, or to its end; its lease goes, a stranger's stays.
-local function take_up(gpu, why, seed, route)
+local function take_up(gpu, why, seed)
   local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
   local acquitted = {}
   if claim[3] == 'claimed' then
-    withdraw_message(gpu, route)
+    withdraw_message(gpu)
     acquitted = return_unstarted(claim[1], gpu)
   else
     if claim[3] == 'tail' and redis.call('HGET', key('ticket', claim[1]), 'why') == 'forced' then
@@ -15,9 +15,9 @@ local function take_up(gpu, why, seed, route)
   drop_claim(gpu, claim[2])
   redis.call('HINCRBY', COUNTERS, 'reaped', 1)
   mark_free_if_claimable(gpu)
-  dispatch_ticket(claim[1], seed, route)
+  dispatch_ticket(claim[1], seed)
   acquitted[#acquitted + 1] = gpu -- where its ticket has ended, nothing was dispatched
   for _, open in ipairs(acquitted) do
-    claim_next(open, false, seed, route)
+    claim_next(open, false, seed)
   end
 end
