@@ -109,8 +109,12 @@ class Ledger(Orders):
         return "robbed" if why == ["robbed"] else str(word)
 
     def release(self, claim: Claim) -> str:
-        """Gives the lease back and ends the ticket: 'released', 'ended' (before), 'lost' or 'unknown'."""
-        answer = self._call("release", gpu=claim.gpu, ticket=claim.ticket, token=claim.token)
+        """Gives the lease back, or over to who waits, and ends the ticket.
+
+        Returns:
+            'released', 'ended' (before), 'lost' or 'unknown'.
+        """
+        answer = self._claiming("release", gpu=claim.gpu, ticket=claim.ticket, token=claim.token)
         return str(answer[0])
 
     def requeue(self, claim: Claim, why: str, *, counted: bool, wanted: bool = False) -> str:

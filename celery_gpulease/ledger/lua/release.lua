@@ -1,9 +1,10 @@
 -- The holder gives the lease back and its ticket ends: what is done is done, wherever the ticket is by now.
+-- Where somebody waits, the GPU is handed over: its key never vanishes, and nobody has to be woken to claim it.
 -- KEYS: prefix
--- ARGV: gpu ticket token
+-- ARGV: gpu ticket token seed
 -- Returns: {'released' | 'ended' | 'lost' | 'unknown'}
 -- include: dispatch
-local gpu, ticket, token = unpack(ARGV)
+local gpu, ticket, token, seed = unpack(ARGV)
 local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'gpu', 'last_run')
 local state, is_current = t[1], t[2] == token
 local answer = 'released'
@@ -19,10 +20,20 @@ elseif state == 'ending' then
 elseif not is_current then
   take_out(ticket)
 end
-drop_claim(gpu, token)
+local has_lease = redis.call('GET', key('lease', gpu)) == token
+  and redis.call('HGET', key('claim', gpu), 'token') == token
+if has_lease then
+  redis.call('DEL', key('claim', gpu)) -- a full server allows this write
+else
+  drop_claim(gpu, token)
+end
 if answer == 'released' then
   note('released', ticket, gpu, '')
   end_ticket(ticket)
+end
+if has_lease and not (takes_work(gpu, false) and claim_first(gpu, seed)) then
+  redis.call('DEL', key('lease', gpu))
+  redis.call('ZREM', DEADLINES, gpu)
 end
 mark_free_if_claimable(gpu)
 return { answer }

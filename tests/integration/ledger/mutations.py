@@ -21,14 +21,19 @@ class Mutation:
 
 MUTATIONS = {
     "a_claim_overlooks_a_lease": Mutation(
-        "redis.call('EXISTS', key('lease', gpu), key('want', gpu), key('claim', gpu)) == 0",
-        "redis.call('EXISTS', key('want', gpu), key('claim', gpu)) == 0",
+        "return redis.call('EXISTS', key('lease', gpu)) == 0 and takes_work(gpu, own)",
+        "return takes_work(gpu, own)",
         "ledger/test_claim.py::test_a_lease_without_a_ttl_is_respected",
     ),
     "a_claim_overlooks_a_lapsed_run": Mutation(
-        "redis.call('EXISTS', key('lease', gpu), key('want', gpu), key('claim', gpu)) == 0",
-        "redis.call('EXISTS', key('lease', gpu), key('want', gpu)) == 0",
+        "redis.call('EXISTS', key('want', gpu), key('claim', gpu)) == 0",
+        "redis.call('EXISTS', key('want', gpu)) == 0",
         "ledger/test_claim.py::test_a_lapsed_lease_of_a_run_is_no_free_gpu",
+    ),
+    "a_gpu_is_handed_over_against_a_wish": Mutation(
+        "redis.call('EXISTS', key('want', gpu), key('claim', gpu)) == 0",
+        "redis.call('EXISTS', key('claim', gpu)) == 0",
+        "ledger/test_release.py::test_where_a_gpu_must_not_be_handed_over_its_lease_goes",
     ),
     "release_deletes_anybodys_lease": Mutation(
         "local is_held = redis.call('GET', key('lease', gpu)) == token",

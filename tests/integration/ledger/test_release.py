@@ -37,6 +37,41 @@ def test_releasing_again_changes_nothing(world, worker, run):
     assert world.lease() is not None
 
 
+def test_where_somebody_waits_the_gpu_is_handed_over_and_its_key_never_vanishes(world, worker, run, client):
+    expired, waiting, later = world.hold(expires_ms=world.now_ms() + 60_000), world.hold(), world.hold()
+    world.make_expired(expired)
+    client.config_set("notify-keyspace-events", "KA")
+    with client.pubsub() as events:
+        events.subscribe(channel := f"__keyspace@0__:{world.ledger.keys.lease('node:0')}")
+        assert world.ledger.release(run) == "released"
+        client.publish(channel, "done")
+        heard = list(iter(lambda: events.get_message(timeout=5)["data"], b"done"))
+        assert b"set" in heard
+        assert b"del" not in heard
+    claim = world.claim_of()
+    assert (claim["ticket"], claim["state"], claim["token"]) == (waiting, "claimed", world.lease())
+    assert 0 < world.lease_ms() <= 30_000
+    assert "started_ms" not in claim
+    assert world.line() == [later]
+    assert is_gone(world, run)
+    assert (worker.pop().ticket, worker.pop()) == (waiting, None)
+    assert world.journal()[-3:] == ["released", "ending", "claimed"]
+
+
+@pytest.mark.parametrize("why", ["want", "drain", "closing", "deaf", "other pool", "pinned elsewhere"])
+def test_where_a_gpu_must_not_be_handed_over_its_lease_goes(world, worker, run, why):
+    world.hold(pool="other" if why == "other pool" else "default", pin="node:9" if why == "pinned elsewhere" else "")
+    {
+        "want": world.want,
+        "drain": world.drained,
+        "closing": worker.close,
+        "deaf": worker.die,
+    }.get(why, lambda: None)()
+    assert world.ledger.release(run) == "released"
+    assert (world.lease(), world.claim_of()) == (None, {})
+    assert is_gone(world, run)
+
+
 def test_a_lapsed_lease_ends_it_too(world, run):
     world.lapse()
     assert world.ledger.release(run) == "released"

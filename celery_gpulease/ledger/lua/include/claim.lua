@@ -78,19 +78,25 @@ local function claim_for(ticket, gpu, seed)
   return true
 end
 
+-- Whose GPU it now is, or nil: nobody waits.
+local function claim_first(gpu, seed)
+  for _ = 1, VANISHED_PER_CALL do
+    local ticket = first_in_line(gpu)
+    if not ticket or claim_for(ticket, gpu, seed) then
+      return ticket
+    end
+  end
+end
+
 -- Replies with a word and, when it is 'claimed', the ticket: 'closed' (not claimable), 'idle' (nobody waits).
 local function claim_next(gpu, own, seed)
   if not is_claimable(gpu, own) then
     mark_busy(gpu)
     return 'closed'
   end
-  for _ = 1, VANISHED_PER_CALL do
-    local ticket = first_in_line(gpu)
-    if not ticket then
-      break
-    elseif claim_for(ticket, gpu, seed) then
-      return 'claimed', ticket
-    end
+  local ticket = claim_first(gpu, seed)
+  if ticket then
+    return 'claimed', ticket
   end
   mark_free(gpu)
   return 'idle'

@@ -37,11 +37,17 @@ local function route_to(gpu)
   return redis.call('HGET', key('device', gpu), 'route')
 end
 
+-- Is there nothing but a lease that could keep it from the next task?
 -- `own`: the GPU's worker asks for itself and needs no proof that it lives.
-local function is_claimable(gpu, own)
-  return redis.call('EXISTS', key('lease', gpu), key('want', gpu), key('claim', gpu)) == 0
+local function takes_work(gpu, own)
+  return redis.call('EXISTS', key('want', gpu), key('claim', gpu)) == 0
     and not why_closed(gpu)
-    and (own or is_alive(gpu)) and route_to(gpu) ~= false
+    and (own or is_alive(gpu))
+    and route_to(gpu) ~= false
+end
+
+local function is_claimable(gpu, own)
+  return redis.call('EXISTS', key('lease', gpu)) == 0 and takes_work(gpu, own)
 end
 
 -- The claim is over; the lease key goes when it is still this claim's.
