@@ -1,0 +1,133 @@
+"""Redis breaks under two busy GPUs and those who wait for them: what it kept goes on, what it lost is lost alone."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from celery_gpulease.embedded import EmbeddedServer
+from tests.faults.conftest import world_on
+from tests.faults.faults import Fault
+from tests.faults.world import HOST, SOON, TTL, now
+from tests.waiting import wait_until
+
+#: They last for longer than a lease does.
+OUTAGES = [
+    Fault.REDIS_KILLED,
+    Fault.REDIS_STOPPED,
+    Fault.REDIS_SWAPPED_BACK,
+    Fault.REDIS_FULL,
+    Fault.REDIS_EVICTS,
+    Fault.REDIS_READ_ONLY,
+    Fault.REDIS_WITHOUT_REPLICAS,
+]
+BLINKS = [Fault.REDIS_CLIENTS_KILLED, Fault.REDIS_SCRIPTS_FLUSHED]
+LOSSES = [Fault.REDIS_KILLED, Fault.REDIS_FLUSHED, Fault.REDIS_SWAPPED]
+
+
+@dataclass
+class House:
+    """What was sent to a world: two tasks run, the others wait."""
+
+    running: list[str]
+    waiting: list[str]
+
+    @property
+    def all(self) -> list[str]:
+        return self.running + self.waiting
+
+
+@pytest.fixture
+def kept(server_binary, tmp_path, monkeypatch):
+    """A world on a server that writes everything to disk."""
+    monkeypatch.setenv("GPULEASE_HOST", HOST)
+    with EmbeddedServer("--appendonly", "yes", binary=server_binary) as server:
+        with world_on(server.url, tmp_path, server) as world:
+            yield world
+            world.rest()
+
+
+@pytest.fixture
+def forgetful(own_server, tmp_path, monkeypatch):
+    """A world on a server that writes nothing to disk."""
+    monkeypatch.setenv("GPULEASE_HOST", HOST)
+    with world_on(own_server.url, tmp_path, own_server) as world:
+        yield world
+        world.rest()
+
+
+def full_house(world) -> House:
+    """Two GPUs are busy, one with a task that may run only once; others wait, pinned, in the line, in the schedule."""
+    for gpu in (0, 1):
+        world.worker(gpu)
+    running = [world.send("wait_for", "go"), world.send("wait_for_once", "go")]
+    for task in running:
+        world.started(task)
+    waiting = [world.send("add", 1, 1), world.send("add", 2, 2, gpu=f"{HOST}:1"), world.send("add", 3, 3, countdown=2)]
+    return House(running, waiting)
+
+
+def leases(world):
+    return [world.lease(gpu) for gpu in (0, 1)]
+
+
+def outlast(seconds=2 * TTL):
+    began = now()
+    wait_until(lambda: now() > began + seconds, 2 * seconds, "time to pass")
+
+
+def journal_of(world, task):
+    return [fields["what"] for _, fields in world.client.xrange("gpu:journal") if fields["task_id"] == task]
+
+
+def goes_on(world, house):
+    """Both runs have their own leases again, and go on to their end; the others follow; nothing ran twice."""
+    wait_until(lambda: all(leases(world)), SOON, "both runs to have their leases")
+    assert [journal_of(world, task).count("requeued") for task in house.running] == [0, 0]
+    world.open("go")
+    world.succeeds(*house.all, world.send("add", 4, 4))
+    assert [len(world.runs(task)) for task in house.all] == [1] * 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", OUTAGES, ids=lambda fault: fault.name)
+def test_an_outage_longer_than_the_ttl_reaps_nobody_and_everything_goes_on(kept, fault):
+    world, house = kept, full_house(kept)
+    tokens = leases(world)
+    with fault.during(world):
+        outlast()
+    goes_on(world, house)
+    del tokens
+
+
+@pytest.mark.parametrize("fault", BLINKS, ids=lambda fault: fault.name)
+def test_what_is_over_at_once_costs_nobody_anything(kept, fault):
+    world, house = kept, full_house(kept)
+    for _ in range(3):
+        with fault.during(world):
+            pass
+    goes_on(world, house)
+
+
+@pytest.mark.long
+def test_with_100_ms_for_each_command_everything_is_slower_and_nothing_is_lost(proxied):
+    world, house = proxied, full_house(proxied)
+    with Fault.REDIS_SLOW.during(world):
+        outlast()
+        goes_on(world, house)
+
+
+@pytest.mark.parametrize("fault", LOSSES, ids=lambda fault: fault.name)
+def test_what_runs_ends_under_its_lease_though_redis_lost_everything_and_the_next_tasks_run(forgetful, fault):
+    world, house = forgetful, full_house(forgetful)
+    with fault.during(world):
+        pass
+    following = [world.send("add", n, n) for n in range(3)]
+    wait_until(lambda: all(leases(world)), SOON, "both runs to have their leases")
+    outlast()
+    assert [world.runs(task) for task in following] == [[], [], []]
+    world.open("go")
+    world.succeeds(*house.running, *following)
+    for task in house.waiting:
+        world.sent.remove(task)
+    assert [len(world.runs(task)) for task in house.all] == [1, 1, 0, 0, 0]
+    assert [world.state(task) for task in house.waiting] == ["PENDING"] * 3
