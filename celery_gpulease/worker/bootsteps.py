@@ -260,6 +260,7 @@ class GPUStep(bootsteps.StartStopStep):
         celery_state.should_stop = EX_FAILURE  # the event loop looks at it; a broadcast might not be heard
 
     def _resync(self) -> None:
+        self.gpu_worker.keep()
         try:
             trouble = switch_on(self.gpu_worker.ledger)
         except ConfigurationError as error:

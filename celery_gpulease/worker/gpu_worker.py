@@ -83,8 +83,19 @@ class GPUWorker:
         self.companion: Companion | None = None  # only where tasks run in main's own process
         self._executions: dict[str, Execution] = {}
 
+    def keep(self) -> None:
+        """What runs keeps its lease, or takes it back, before Redis, which may have forgotten it, offers the GPU.
+
+        The heartbeat gets the same answers, and acts on them.
+        """
+        for execution in self.executions():
+            fence = execution.claim.fence
+            if not board.is_released(fence):
+                self.ledger.renew(execution.claim, is_lost=board.is_lost(fence))
+
     def join(self, dead: str = "") -> list[str]:
         """Registers the GPU and this worker's presence; see `Ledger.join`."""
+        self.keep()
         return self.ledger.join(self.device, self.pools, self.presence, dead)
 
     def count_children(self) -> bool:

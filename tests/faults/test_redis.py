@@ -66,8 +66,8 @@ def full_house(world) -> House:
     return House(running, waiting)
 
 
-def leases(world):
-    return [world.lease(gpu) for gpu in (0, 1)]
+def leases(world, gpus=2):
+    return [world.lease(gpu) for gpu in range(gpus)]
 
 
 def outlast(seconds=2 * TTL):
@@ -92,11 +92,9 @@ def goes_on(world, house):
 @pytest.mark.parametrize("fault", OUTAGES, ids=lambda fault: fault.name)
 def test_an_outage_longer_than_the_ttl_reaps_nobody_and_everything_goes_on(kept, fault):
     world, house = kept, full_house(kept)
-    tokens = leases(world)
     with fault.during(world):
         outlast()
     goes_on(world, house)
-    del tokens
 
 
 @pytest.mark.parametrize("fault", BLINKS, ids=lambda fault: fault.name)
@@ -131,3 +129,27 @@ def test_what_runs_ends_under_its_lease_though_redis_lost_everything_and_the_nex
         world.sent.remove(task)
     assert [len(world.runs(task)) for task in house.all] == [1, 1, 0, 0, 0]
     assert [world.state(task) for task in house.waiting] == ["PENDING"] * 3
+
+
+@pytest.mark.long
+def test_a_redis_that_comes_back_as_it_was_before_they_began_stops_nothing_that_runs(forgetful):
+    """Of the default, which saves now and then, and so starts again with an old snapshot."""
+    world = forgetful
+    for gpu in (0, 1, 2):
+        world.worker(gpu)
+    earlier = [world.send("wait_for", "first") for _ in range(3)]
+    for task in earlier:
+        world.started(task)
+    known = [world.send("wait_for", "go"), world.send("wait_for_once", "go")]
+    with Fault.REDIS_FORGETS.during(world):
+        world.open("first")
+        world.succeeds(*earlier)
+        unknown = world.send("wait_for", "go")
+        for task in (*known, unknown):
+            world.started(task)
+    wait_until(lambda: all(leases(world, 3)), SOON, "all runs to have their leases")
+    outlast()
+    world.open("go")
+    world.succeeds(*known, unknown, *earlier)
+    assert [len(world.runs(task)) for task in (*known, unknown)] == [1, 1, 1]
+    assert [len(world.runs(task)) for task in earlier] == [2, 2, 2]
