@@ -21,6 +21,7 @@ from kombu.utils.encoding import safe_repr
 
 from celery_gpulease.events import with_state
 from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.lease import board
 from celery_gpulease.model import AGAIN, HEADER, Claim
 from celery_gpulease.sending.maps import gpu_task_of
 from celery_gpulease.sending.stray import StrayRequest
@@ -36,6 +37,8 @@ logger = get_logger(__name__)
 DEATHS: Final = (WorkerLostError, SystemExit, KeyboardInterrupt, MemoryError)
 #: Ends in which the process is killed, or dies.
 KILLS: Final = (Terminated, TimeLimitExceeded, WorkerLostError, SystemExit, KeyboardInterrupt)
+#: Why a ticket goes back whose run has ended.
+UNSTORED: Final = "its end could not be stored"
 #: Celery 5.6 and newer would tell of a retry.
 NO_RETRY_EVENT: Final = {"emit_retry": False} if "emit_retry" in signature(Request.cancel).parameters else {}
 
@@ -200,12 +203,18 @@ class GPURequest(Request):
         try:
             super().on_failure(*how)
         except BaseException:  # of the result backend, or of a callback that cannot be sent
-            self._end_after(error, None if self._has_its_end() else "its end could not be stored")
+            self._end_after(error, None if self._has_its_end() else UNSTORED)
             raise
         if self._is_rejected:
             self._end_after(error, REJECTED, counted=False)
+        elif self._has_kept_its_lease() and not self._has_its_end():
+            self._end_after(error, UNSTORED)
         else:
             self._end_after(error)
+
+    def _has_kept_its_lease(self) -> bool:
+        """Has its process not released the lease? So it does where it could not store the end, and Celery says nothing."""
+        return self.claim is not None and not board.is_released(self.claim.fence)
 
     def _has_its_end(self) -> bool:
         """Is its end stored, or not to be stored?"""

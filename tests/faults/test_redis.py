@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from celery_gpulease import LeaseLost
 from celery_gpulease.embedded import EmbeddedServer
+from celery_gpulease.exceptions import LedgerUnavailable
 from tests.faults.conftest import world_on
 from tests.faults.faults import Fault
 from tests.faults.world import HOST, SOON, TTL, now
@@ -20,6 +22,8 @@ OUTAGES = [
     Fault.REDIS_READ_ONLY,
     Fault.REDIS_WITHOUT_REPLICAS,
 ]
+#: They answer, and refuse to write.
+REFUSALS = [Fault.REDIS_FULL, Fault.REDIS_WITHOUT_REPLICAS]
 BLINKS = [Fault.REDIS_CLIENTS_KILLED, Fault.REDIS_SCRIPTS_FLUSHED]
 LOSSES = [Fault.REDIS_KILLED, Fault.REDIS_FLUSHED, Fault.REDIS_SWAPPED]
 
@@ -92,9 +96,29 @@ def goes_on(world, house):
 @pytest.mark.parametrize("fault", OUTAGES, ids=lambda fault: fault.name)
 def test_an_outage_longer_than_the_ttl_reaps_nobody_and_everything_goes_on(kept, fault):
     world, house = kept, full_house(kept)
+    tokens = leases(world)
     with fault.during(world):
         outlast()
+        if fault is Fault.REDIS_FULL:
+            assert leases(world) == tokens
     goes_on(world, house)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", REFUSALS, ids=lambda fault: fault.name)
+def test_what_ends_where_nothing_can_be_stored_runs_again_or_fails_and_senders_are_told(kept, fault):
+    world, house = kept, full_house(kept)
+    with fault.during(world):
+        with pytest.raises(LedgerUnavailable):
+            world.app.send_task("proj.add", (5, 5), pool="default")
+        world.open("go")
+        for task in house.running:
+            wait_until(lambda task=task: world.runs(task)[0].end, SOON, "the run to end")
+        outlast()
+    again, once = house.running
+    world.succeeds(again, *house.waiting)
+    assert isinstance(world.ends(once, "FAILURE"), LeaseLost)
+    assert [len(world.runs(task)) for task in house.all] == [2, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("fault", BLINKS, ids=lambda fault: fault.name)
@@ -153,3 +177,26 @@ def test_a_redis_that_comes_back_as_it_was_before_they_began_stops_nothing_that_
     world.succeeds(*known, unknown, *earlier)
     assert [len(world.runs(task)) for task in (*known, unknown)] == [1, 1, 1]
     assert [len(world.runs(task)) for task in earlier] == [2, 2, 2]
+
+
+@pytest.mark.long
+def test_a_redis_that_comes_back_empty_offers_no_gpu_before_its_worker_has_said_what_it_runs(
+    own_server, tmp_path, monkeypatch
+):
+    """The heartbeat is far too slow to say it: Celery, which connects again, is what makes the worker join."""
+    monkeypatch.setenv("GPULEASE_HOST", HOST)
+    slow = {"gpulease_lease_ttl": 60.0, "gpulease_heartbeat_interval": 20.0}
+    with world_on(own_server.url, tmp_path, own_server, **slow) as world:
+        worker = world.worker(0)
+        task = world.send("wait_for", "go")
+        world.started(task)
+        with Fault.REDIS_KILLED.during(world):
+            pass
+        following = world.send("add", 1, 2)
+        wait_until(lambda: worker.log.count("Connected to") == 2, SOON, "Celery to connect again")
+        wait_until(lambda: world.client.exists(f"gpu:device:{HOST}:0"), SOON, "the worker to join again")
+        assert world.lease(0)
+        world.open("go")
+        world.succeeds(task, following)
+        assert [len(world.runs(one)) for one in (task, following)] == [1, 1]
+        world.rest()

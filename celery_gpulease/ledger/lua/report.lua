@@ -13,7 +13,6 @@ local ttl_ms = redis.call('HGET', key('device', gpu), 'ttl_ms')
 if not ttl_ms then
   return { 'unregistered' }
 end
-redis.call('PEXPIRE', key('worker', gpu), ttl_ms) -- a full server allows this write, and with it all that follow
 redis.call('SET', key('worker', gpu), presence, 'PX', ttl_ms)
 redis.call('HSET', key('device', gpu), 'running', running_token, 'reported_ms', NOW, 'presence', presence)
 beat_pulse(gpu)

@@ -56,7 +56,11 @@ def test_a_run_that_it_knows_as_waiting_goes_on(world, worker, snapshots):
     run, before = run_after(world, worker, snapshots)
     snapshots.load(before)
     assert world.ledger.renew(run) == "regained"
-    assert (world.lease(), world.state(run.ticket), world.ticket(run.ticket)["deliveries"]) == (run.token, "started", "1")
+    assert (world.lease(), world.state(run.ticket), world.ticket(run.ticket)["deliveries"]) == (
+        run.token,
+        "started",
+        "1",
+    )
     world.lapse()
     assert world.ledger.renew(run) == "regained"
     assert world.ticket(run.ticket)["deliveries"] == "1"
