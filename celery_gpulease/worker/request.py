@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, TaskPredicate
 from celery.states import READY_STATES
 from celery.utils.log import get_logger
 from celery.worker import state as celery_state
@@ -199,22 +199,23 @@ class GPURequest(Request):
         else:
             self._end_as_celery(error, exc_info, send_failed_event, return_ok)
 
-    def _end_as_celery(self, error: BaseException, *how: Any) -> None:
+    def _end_as_celery(self, error: BaseException, exc_info: Any, send_failed_event: bool, return_ok: bool) -> None:  # noqa: FBT001
         try:
-            super().on_failure(*how)
+            super().on_failure(exc_info, send_failed_event, return_ok)
         except BaseException:  # of the result backend, or of a callback that cannot be sent
             self._end_after(error, None if self._has_its_end() else UNSTORED)
             raise
         if self._is_rejected:
             self._end_after(error, REJECTED, counted=False)
-        elif self._has_kept_its_lease() and not self._has_its_end():
+        elif return_ok and not isinstance(error, TaskPredicate) and self._is_unstored():
             self._end_after(error, UNSTORED)
         else:
             self._end_after(error)
 
-    def _has_kept_its_lease(self) -> bool:
-        """Has its process not released the lease? So it does where it could not store the end, and Celery says nothing."""
-        return self.claim is not None and not board.is_released(self.claim.fence)
+    def _is_unstored(self) -> bool:
+        """Could its process not store its end? Then it has not released the lease; Celery does not say so."""
+        is_released = self.claim is None or board.is_released(self.claim.fence)
+        return not is_released and not self._has_its_end()
 
     def _has_its_end(self) -> bool:
         """Is its end stored, or not to be stored?"""

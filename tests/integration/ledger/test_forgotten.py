@@ -11,7 +11,7 @@ class Snapshots:
         self.client = redis.Redis.from_url(url)
 
     def take(self):
-        return {key: (self.client.dump(key), max(0, self.client.pttl(key))) for key in self.client.keys()}
+        return {key: (self.client.dump(key), max(0, self.client.pttl(key))) for key in self.client.scan_iter()}
 
     def load(self, taken):
         self.client.flushdb()
