@@ -84,10 +84,10 @@ class Heartbeat(Loop):
         answer = ledger.report(gpu_worker.device.id, gpu_worker.presence, running, self._settings.lease_ttl / 2)
         if answer == "unregistered":  # FLUSHDB
             gpu_worker.join_again()
-        elif answer == "present" and gpu_worker.is_untold:
-            gpu_worker.tell()
         elif answer == "taken":
             self._on_taken()
+        elif answer != "rerouted" and (answer == "closing") != gpu_worker.is_closed:
+            gpu_worker.tell()  # Redis was away when it was told, or somebody changed it by hand
 
     def _renew(self, execution: Execution) -> None:
         asked_at = time.monotonic()  # before it is sent: what the server grants began no earlier
