@@ -30,7 +30,7 @@ class Listener(Loop):
 
     Args:
         dispatcher: Claims for the GPU.
-        resync: Called at each (re)subscription, before everything is looked at again.
+        resync: Called before each subscription, and after it before everything is looked at again.
         on_lease_gone: Called when the lease's key vanished, by whatever hand.
         on_reconcile: Called when this worker shall reconcile.
     """
@@ -61,6 +61,8 @@ class Listener(Loop):
     def turn(self) -> float:
         """Waits for one event. Where Redis, or only the subscription, is away, the heartbeat's pace remains."""
         try:
+            if not self._subscription.is_open:
+                self._resync()  # before the server takes this worker for alive, and its GPU for free
             self._answer(self._subscription.wait(self._seconds_to_wait()))
         except BaseException:
             self._subscription.close()  # the next turn subscribes again, and looks at everything

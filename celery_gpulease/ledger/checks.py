@@ -106,16 +106,22 @@ def inconsistencies(ledger: Ledger) -> list[str]:
     return [found for check in checks for found in check(picture)]
 
 
-def bare_leases(ledger: Ledger) -> list[str]:
-    """The registered GPUs, by either name, whose lease has no TTL: a stranger's, who may never give it back."""
+def bare_keys(ledger: Ledger) -> Iterator[tuple[str, str, str]]:
+    """Strangers' leases and wishes that have no TTL: 'lease' or 'wish', the GPU by either name, and the key.
+
+    Who has set them may never take them away.
+    """
     keys, client = ledger.keys, ledger.client
     with in_our_words("check"):
         names = sorted(str(name) for name, _ in client.hscan_iter(keys.named("names"), count=PAGE))
-        found: list[str] = []
-        for at in range(0, len(names), PAGE):
-            page = names[at : at + PAGE]
-            found += [name for name, ttl in zip(page, _pttls(client, map(keys.lease, page)), strict=True) if ttl == -1]
-        return [name for name in found if not _OUR_TOKEN.fullmatch(client.get(keys.lease(name)) or "")]
+        found = [("lease", name, keys.lease(name)) for name in names] + [
+            ("wish", name, keys.want(name)) for name in names
+        ]
+        for at in range(0, len(found), PAGE):
+            page = found[at : at + PAGE]
+            for one, ttl in zip(page, _pttls(client, (key for _, _, key in page)), strict=True):
+                if ttl == -1 and not _OUR_TOKEN.fullmatch(client.get(one[2]) or ""):
+                    yield one
 
 
 # reading

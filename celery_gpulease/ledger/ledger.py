@@ -245,7 +245,8 @@ class Ledger(Orders):
             grace: Seconds after which a claim that was not started is routed once more.
 
         Returns:
-            'present', 'rerouted', 'unregistered' (join again) or 'taken' (another worker serves this GPU).
+            'present', 'closing' (it is known to take no work), 'rerouted', 'unregistered' (join again) or 'taken'
+            (another worker serves this GPU).
         """
         answer = self._claiming(
             "report",

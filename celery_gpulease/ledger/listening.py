@@ -49,6 +49,11 @@ class Subscription:
         self._pubsub: PubSub | None = None
         self._heard = self._pinged = 0.0
 
+    @property
+    def is_open(self) -> bool:
+        """Is there a connection that is not known to be gone?"""
+        return self._pubsub is not None
+
     def wait(self, seconds: float) -> str | None:
         """What happened within `seconds`, or None.
 

@@ -9,7 +9,7 @@ from celery.utils.log import get_logger
 from celery_gpulease.reconcile.correction import isolated
 from celery_gpulease.reconcile.gpus import correct_gpus
 from celery_gpulease.reconcile.places import correct_places
-from celery_gpulease.reconcile.server import correct_server, foreign_leases
+from celery_gpulease.reconcile.server import correct_server, foreign_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,7 @@ def _corrections(ledger: Ledger, *, change: bool, budget: int | None) -> Iterato
         "the server": correct_server(ledger, change=change),
         "the tickets": correct_places(ledger, change=change, budget=budget),
         "the GPUs": correct_gpus(ledger, change=change),
-        "foreign leases": foreign_leases(ledger),
+        "leases and wishes of strangers": foreign_keys(ledger),
     }
     for what, part in parts.items():
         for one in isolated(what, part):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_gpulease.exceptions import ConfigurationError
-from celery_gpulease.ledger.checks import bare_leases
+from celery_gpulease.ledger.checks import bare_keys
 from celery_gpulease.ledger.notifications import FLAGS, are_missing, eviction_trouble, switch_on
 from celery_gpulease.reconcile.correction import Correction
 
@@ -28,16 +28,15 @@ def correct_server(ledger: Ledger, *, change: bool) -> Iterator[Correction]:
         yield Correction("index out of step", words)
 
 
-def foreign_leases(ledger: Ledger) -> Iterator[Correction]:
-    """Leases without a TTL, which are respected: who set them may never give them back.
+def foreign_keys(ledger: Ledger) -> Iterator[Correction]:
+    """Leases and wishes without a TTL, which are respected: who set them may never take them away.
 
     Raises:
         LedgerUnavailable: Redis does not answer.
     """
-    for gpu in bare_leases(ledger):
-        key = ledger.keys.lease(gpu)
+    for what, gpu, key in bare_keys(ledger):
         detail = f"{ledger.client.get(key)!r} holds it for ever; if that is wrong, delete {key}"
-        yield Correction("lease without TTL", detail, gpu, is_corrected=False)
+        yield Correction(f"{what} without TTL", detail, gpu, is_corrected=False)
 
 
 def _flags(ledger: Ledger, *, change: bool) -> Iterator[Correction]:

@@ -29,7 +29,7 @@ from celery_gpulease.reconcile.corrections import has_said
 from celery_gpulease.reconcile.pace import ReconcilePace
 from celery_gpulease.worker import gpu_worker as gpu_workers
 from celery_gpulease.worker import signals
-from celery_gpulease.worker.broker import bound_broker, consume_only, refuse_broker
+from celery_gpulease.worker.broker import bound_broker, consume_only, outlast_refusals, refuse_broker
 from celery_gpulease.worker.companion import Companion
 from celery_gpulease.worker.consumer import gpu_consumer
 from celery_gpulease.worker.gpu_worker import GPUWorker
@@ -101,6 +101,7 @@ class GPUStep(bootsteps.StartStopStep):
         devices.show_only(device)
         consume_only(worker.app, device)
         bound_broker(worker.app)
+        outlast_refusals(worker.app)
         worker.consumer_cls = gpu_consumer(
             symbol_by_name(worker.consumer_cls),
             self.gpu_worker,
@@ -259,6 +260,7 @@ class GPUStep(bootsteps.StartStopStep):
         celery_state.should_stop = EX_FAILURE  # the event loop looks at it; a broadcast might not be heard
 
     def _resync(self) -> None:
+        self.gpu_worker.keep()
         try:
             trouble = switch_on(self.gpu_worker.ledger)
         except ConfigurationError as error:

@@ -51,6 +51,16 @@ def bound_broker(app: Any) -> None:
     app.conf.broker_transport_options = {**_timeouts(app), **app.conf.broker_transport_options}
 
 
+def outlast_refusals(app: Any) -> None:
+    """Lets the worker go on when its Redis refuses to write for a while, as in a failover: by default Celery ends it.
+
+    To Celery that is no lost connection but a "channel error", since the broker answers (`Consumer.start` in
+    celery/worker/consumer/consumer.py). Here it loses nothing: the ledger remembers.
+    """
+    if redis_urls(app.conf.broker_read_url):
+        app.conf.broker_channel_error_retry = True
+
+
 def _timeouts(app: Any) -> dict[str, float]:
     if redis_urls(app.conf.broker_read_url):
         return {"socket_timeout": BROKER_TIMEOUT}

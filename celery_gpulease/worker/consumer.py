@@ -166,9 +166,8 @@ class GPUConsumer(Consumer):
         """
         super().on_close()
         self.gpu_worker.wake_heartbeat()
-        if not self.gpu_worker.ledger.is_broker:
-            self._is_cut_off = True
-            tell_if_possible(self.gpu_worker.close, BROKER_LOST)
+        self._is_cut_off = True
+        tell_if_possible(self.gpu_worker.close, BROKER_LOST)
 
     def cancel_active_requests(self) -> None:
         """A cold shutdown ends what runs; the loss of the broker, which asks each request by itself, does not."""

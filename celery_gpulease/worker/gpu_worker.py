@@ -70,7 +70,6 @@ class GPUWorker:
         self.child_pids: Callable[[], Iterable[int]] = tuple  # there are none before the fork
         self._closed_for: set[str] = set()
         self._telling = Lock()
-        self.is_untold = False  # Redis did not hear whether this worker takes work: the heartbeat says it again
         self.on_open: Callable[[], None] = lambda: None  # there is no listener before the worker consumes
         self.is_cold = False  # the worker stops, and ends what it runs
         self.on_cold: Callable[[], None] = lambda: None
@@ -83,8 +82,19 @@ class GPUWorker:
         self.companion: Companion | None = None  # only where tasks run in main's own process
         self._executions: dict[str, Execution] = {}
 
+    def keep(self) -> None:
+        """What runs keeps its lease, or takes it back, before Redis, which may have forgotten it, offers the GPU.
+
+        The heartbeat gets the same answers, and acts on them.
+        """
+        for execution in self.executions():
+            fence = execution.claim.fence
+            if not board.is_released(fence):
+                self.ledger.renew(execution.claim, is_lost=board.is_lost(fence))
+
     def join(self, dead: str = "") -> list[str]:
         """Registers the GPU and this worker's presence; see `Ledger.join`."""
+        self.keep()
         return self.ledger.join(self.device, self.pools, self.presence, dead)
 
     def count_children(self) -> bool:
@@ -128,14 +138,12 @@ class GPUWorker:
         self.on_open()
 
     def tell(self) -> None:
-        """Tells the ledger whether this worker takes work."""
+        """Tells the ledger whether this worker takes work; where it does not hear, the heartbeat says it again."""
         with self._telling:
-            self.is_untold = True
             if self.is_closed:
                 self.ledger.close(self.device.id, self.presence)
             else:
                 self.join()
-            self.is_untold = False
 
     def join_again(self) -> None:
         """Redis has forgotten this GPU."""

@@ -9,7 +9,7 @@ from celery.utils.log import get_logger
 from celery.worker import state as celery_state
 
 from celery_gpulease.lease import board
-from celery_gpulease.loops import Loop
+from celery_gpulease.loops import RETRY_EVERY, Loop
 from celery_gpulease.worker.gpu_worker import REJECTED
 from celery_gpulease.worker.processes import is_gone
 
@@ -41,13 +41,16 @@ class Heartbeat(Loop):
         gpu_worker.wake_heartbeat = self.wake
         self._gpu_worker, self._on_taken = gpu_worker, on_taken
         self._settings = gpu_worker.ledger.settings
-        self._next_beat = 0.0
+        self._next_beat = self._regained_at = 0.0
 
     def beat_now(self) -> None:
-        """The lease's key vanished: what runs takes it back at once, instead of at the next beat."""
+        """The lease's key vanished: what runs takes it back at once, instead of at the next beat.
+
+        Not so where it was taken back just now: a server that evicts leases would evict it again, and so on.
+        """
         executions = self._gpu_worker.executions()
         if any(not one.is_over and not board.is_released(one.claim.fence) for one in executions):
-            self._next_beat = 0.0
+            self._next_beat = min(self._next_beat, self._regained_at + RETRY_EVERY)
             self.wake()
 
     def turn(self) -> float:
@@ -79,14 +82,12 @@ class Heartbeat(Loop):
         running = holding.claim if holding else None
         gpu_worker, ledger = self._gpu_worker, self._gpu_worker.ledger
         answer = ledger.report(gpu_worker.device.id, gpu_worker.presence, running, self._settings.lease_ttl / 2)
-        if answer == "unregistered":  # FLUSHDB: what runs keeps its GPU before the join offers it to others
-            for execution in executions:
-                self._renew(execution)
+        if answer == "unregistered":  # FLUSHDB
             gpu_worker.join_again()
-        elif answer == "present" and gpu_worker.is_untold:
-            gpu_worker.tell()
         elif answer == "taken":
             self._on_taken()
+        elif answer != "rerouted" and (answer == "closing") != gpu_worker.is_closed:
+            gpu_worker.tell()  # Redis was away when it was told, or somebody changed it by hand
 
     def _renew(self, execution: Execution) -> None:
         asked_at = time.monotonic()  # before it is sent: what the server grants began no earlier
@@ -94,6 +95,7 @@ class Heartbeat(Loop):
         if answer in ("renewed", "regained"):
             board.write_renewed(execution.claim.fence, asked_at)
             if answer == "regained":
+                self._regained_at = time.monotonic()
                 logger.warning(
                     "%s had lost the lease of GPU %s and took it back", execution.request, execution.claim.gpu
                 )

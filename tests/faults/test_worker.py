@@ -7,8 +7,6 @@ import pytest
 from celery import Celery
 
 from celery_gpulease import LeaseLost
-from celery_gpulease.embedded import EmbeddedServer
-from tests.faults.conftest import world_on
 from tests.faults.world import HEARTBEAT, HOST, LONG, SOON, TTL, frozen, kill, now, stored_state
 from tests.waiting import wait_until
 
@@ -367,38 +365,6 @@ def test_a_cold_shutdown_fails_what_may_not_run_twice(world):
     worker.wait()
     world.worker(1)  # writes the end that its worker left
     assert isinstance(world.ends(task, "FAILURE"), LeaseLost)
-
-
-def test_after_flushdb_what_runs_keeps_its_gpu_and_its_own_end(world):
-    world.worker(0)
-    task = world.send("wait_for", "go")
-    run = world.started(task)
-    world.client.flushdb()
-    wait_until(lambda: now() > run.start + 2 * TTL, SOON, "two ttl to pass")
-    assert world.lease(0)
-    following = world.send("add", 1, 2)
-    world.open("go")
-    world.succeeds(task, following)
-    assert len(world.runs(task)) == 1
-
-
-def test_while_redis_is_away_for_two_ttl_what_runs_goes_on_and_ends_once(server_binary, tmp_path, monkeypatch):
-    monkeypatch.setenv("GPULEASE_HOST", HOST)
-    kept = ("--appendonly", "yes", "--appendfsync", "always")
-    with EmbeddedServer(*kept, binary=server_binary) as server, world_on(server.url, tmp_path) as world:
-        for gpu in (0, 1):
-            world.worker(gpu)
-        tasks = [world.send("wait_for", "go") for _ in range(2)]
-        runs = [world.started(task) for task in tasks]
-        waiting = [world.send("add", n, n) for n in range(3)]
-        server.kill()
-        wait_until(lambda: now() > max(run.start for run in runs) + 2 * TTL, SOON, "two ttl to pass")
-        server.start()
-        wait_until(lambda: world.lease(0) and world.lease(1), SOON, "both leases to be taken back")
-        world.open("go")
-        world.succeeds(*tasks, *waiting)
-        assert [len(world.runs(task)) for task in tasks] == [1, 1]
-        world.rest()
 
 
 def test_who_is_told_not_to_consume_is_given_no_work(world):

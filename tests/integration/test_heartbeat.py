@@ -35,3 +35,23 @@ def test_a_run_that_is_over_holds_its_gpu_until_its_process_is_gone(world):
     heartbeat.turn()
     assert world.client.hget(world.key("device", GPU), "running") == claim.token
     assert world.lease() == claim.token
+
+
+def closing(world):
+    return bool(world.client.hexists(world.key("closed", GPU), "closing"))
+
+
+def test_what_redis_knows_of_a_gpu_that_is_closed_is_put_right_by_its_worker(world):
+    """Redis was away when it was told, or it was changed by hand."""
+    gpu_worker = GPUWorker(world.ledger, device(GPU), ("default",), "gpu0@node")
+    gpu_worker.join()
+    heartbeat = Heartbeat(gpu_worker, on_taken=lambda: None)
+    world.client.hset(world.key("closed", GPU), "closing", 1)
+    heartbeat._beat()
+    assert not closing(world)
+    gpu_worker.close("test")
+    world.client.hdel(world.key("closed", GPU), "closing")
+    heartbeat._beat()
+    assert closing(world)
+    gpu_worker.open("test")
+    assert not closing(world)

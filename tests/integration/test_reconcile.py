@@ -559,6 +559,13 @@ def test_a_strangers_lease_without_a_ttl_is_said_every_time_and_left(world, work
     assert noted(world) == []
 
 
+def test_a_strangers_wish_without_a_ttl_is_said_every_time_and_left(world, worker, caplog):
+    world.client.set(f"gpu:want:{GPU}", "a notebook")
+    (one,) = found(world, caplog, "wish without TTL", again=["wish without TTL"])
+    assert f"delete gpu:want:{GPU}" in str(one)
+    assert world.client.get(f"gpu:want:{GPU}") == "a notebook"
+
+
 # the server
 
 

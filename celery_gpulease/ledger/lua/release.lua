@@ -3,21 +3,24 @@
 -- KEYS: prefix
 -- ARGV: gpu ticket token seed
 -- Returns: {'released' | 'ended' | 'lost' | 'unknown'}
--- include: dispatch
+-- include: forgotten
 local gpu, ticket, token, seed = unpack(ARGV)
 local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'gpu', 'last_run')
 local state, is_current = t[1], t[2] == token
 local answer = 'released'
+-- it was reaped and has started nowhere since; or Redis has forgotten that it started, and knows of no other run
+local is_waiting = not is_current
+  and (t[4] == token or (has_forgotten(gpu, token) and state ~= 'started' and state ~= 'tail'))
 
 if not state then
   answer = redis.call('ZSCORE', ENDED, ticket) and 'ended' or 'unknown'
-elseif not is_current and t[4] ~= token then -- it started elsewhere, was given back, or was told that it is lost
+elseif not is_current and not is_waiting then -- it started elsewhere, was given back, or was told that it is lost
   answer = 'lost'
-elseif not is_current and state == 'claimed' then
+elseif is_waiting and state == 'claimed' then
   unclaim(t[3])
 elseif state == 'ending' then
   redis.call('ZREM', ENDING, ticket)
-elseif not is_current then
+elseif is_waiting then
   take_out(ticket)
 end
 local has_lease = redis.call('GET', key('lease', gpu)) == token

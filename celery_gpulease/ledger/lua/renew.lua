@@ -2,11 +2,15 @@
 -- KEYS: prefix
 -- ARGV: gpu ticket token fence ttl_ms is_lost
 -- Returns: {'renewed' | 'regained' | 'robbed' | 'lost' | 'ended' | 'unstarted' | 'flushed'} | {'tail' | 'lost', why}
--- include: dispatch
+-- include: forgotten
 local gpu, ticket, token, fence, ttl_ms, is_lost = unpack(ARGV)
 local name = key('ticket', ticket)
+local is_forgotten = is_lost == '0' and redis.call('HGET', name, 'token') ~= token and has_forgotten(gpu, token)
+if is_forgotten then
+  drop_older_claim(gpu, token)
+end
 local t = redis.call('HMGET', name, 'state', 'token', 'gpu', 'why', 'last_run')
-local state, is_current, was_reaped = t[1], t[2] == token, t[2] ~= token and t[5] == token
+local state, is_current, was_reaped = t[1], t[2] == token, t[2] ~= token and (t[5] == token or is_forgotten)
 local lease = redis.call('GET', key('lease', gpu))
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
 -- a claim that nobody started yields to a run: rare, since a lapsed lease of a living run is not claimable
@@ -25,15 +29,17 @@ local function regain()
   redis.call('HSET', key('claim', gpu), 'ticket', ticket, 'token', token, 'fence', fence, 'state', 'started',
     'claimed_ms', NOW, 'started_ms', NOW)
   redis.call('HSET', name, 'state', 'started', 'gpu', gpu, 'token', token)
+  if is_forgotten then
+    remember_run(gpu, ticket, token, fence)
+  end
   note('regained', ticket, gpu, '')
   return { 'regained' }
 end
 
 if not state then
-  -- deleted under the run, or FLUSHDB: only the lease is left, and kept; not by what was told that it is lost
+  -- deleted under the run, or forgotten: only the lease is left, and kept; not by what was told that it is lost
   local is_ended = redis.call('ZSCORE', ENDED, ticket)
-  local is_flushed = not lease and not is_ended and not redis.call('ZSCORE', GPUS, gpu)
-  if is_lost == '0' and (lease == token or is_flushed) then
+  if is_lost == '0' and (lease == token or (is_forgotten and not lease and not is_ended)) then
     redis.call('SET', key('lease', gpu), token, 'PX', ttl_ms)
     return { 'flushed' }
   elseif is_ended then

@@ -1,7 +1,7 @@
 -- The worker says that it lives and what it runs: a quarantine may end, a lost claim is routed once more.
 -- KEYS: prefix
 -- ARGV: gpu instance presence running_token grace_ms seed
--- Returns: {'present' | 'rerouted' | 'unregistered'} | {'taken', presence of the other}
+-- Returns: {'present' | 'closing' | 'rerouted' | 'unregistered'} | {'taken', presence of the other}
 -- include: claim quarantine
 local gpu, instance, presence, running_token, grace_ms, seed = unpack(ARGV)
 local other = redis.call('GET', key('worker', gpu))
@@ -32,4 +32,4 @@ if claim[1] == 'claimed' and running_token == '' and NOW - tonumber(claim[3]) >=
     return { 'rerouted' }
   end
 end
-return { 'present' }
+return { redis.call('HEXISTS', key('closed', gpu), 'closing') == 1 and 'closing' or 'present' }

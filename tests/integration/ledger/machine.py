@@ -636,7 +636,7 @@ class LedgerMachine(RuleBasedStateMachine):
             running = next((run.claim for run in self.runs if run.claim.token == token), None)
             self.ledger.is_reply_lost = is_reply_lost
             answer = worker.report(running)
-            assert answer in ("present", "rerouted")
+            assert answer in ("present", "closing", "rerouted")
             self.is_outage = self._has_grace()
 
     def close(self, gpu, is_reply_lost):

@@ -36,6 +36,11 @@ def test_a_lapsed_presence_comes_back(world, worker):
     assert worker.report() == "present"
 
 
+def test_who_takes_no_work_hears_that_this_is_known(world, worker):
+    worker.close()
+    assert worker.report() == "closing"
+
+
 def test_a_gpu_that_nobody_registered_must_join_again(world, worker):
     world.client.flushdb()
     assert worker.report() == "unregistered"

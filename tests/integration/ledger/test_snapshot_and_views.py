@@ -1,6 +1,6 @@
 """What people are shown is what is true, also of strangers, and showing it changes nothing."""
 
-from celery_gpulease.ledger.checks import bare_leases
+from celery_gpulease.ledger.checks import bare_keys
 from celery_gpulease.ledger.views import gpu_rows, pending_rows, pool_rows
 
 HOUR_MS = 3_600_000
@@ -57,7 +57,7 @@ def test_a_lease_without_a_ttl_is_reported_and_respected(world):
     world.join("node:1")
     world.stranger_takes("node:1")
     world.client.set(world.ledger.keys.lease("GPU-7"), "stranger")
-    assert bare_leases(world.ledger) == ["GPU-7"]
+    assert list(bare_keys(world.ledger)) == [("lease", "GPU-7", "gpu:lease:GPU-7")]
     assert gpu_rows(world.ledger)[0].reason == "leased without a TTL by stranger"
 
 
