@@ -11,9 +11,10 @@ from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.ledger.answers import Agenda, Closed, Ending
 from celery_gpulease.ledger.connection import in_our_words
 from celery_gpulease.ledger.orders import Orders
+from celery_gpulease.model import Presence
 
 if TYPE_CHECKING:
-    from celery_gpulease.model import Claim, Device, Held, Presence
+    from celery_gpulease.model import Claim, Device, Held
 
 #: Tickets that were given up, or have vanished, before one whose end can be written.
 ENDS_PER_CALL: Final = 100
@@ -230,6 +231,19 @@ class Ledger(Orders):
         with in_our_words("last_presence"):
             told: str | None = self.client.hget(self.keys.named("device", gpu), "presence")
         return told
+
+    def neighbours(self, host: str) -> list[tuple[str, Presence]]:
+        """The GPUs of a host, and what their last workers said of themselves; none that has left."""
+        return [(str(gpu), Presence.from_json(told)) for gpu, told in self._call("neighbours", host=host)]
+
+    def bury(self, gpu: str, dead: str) -> bool:
+        """Takes up what a worker left whose processes are certainly gone, at once; False where somebody else did.
+
+        Args:
+            gpu: That it served.
+            dead: Its instance.
+        """
+        return str(self._claiming("bury", gpu=gpu, dead=dead)[0]) == "buried"
 
     def report(self, gpu: str, presence: Presence, running: Claim | None, grace: float) -> str:
         """Says that the worker lives and what it runs.

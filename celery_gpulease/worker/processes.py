@@ -87,8 +87,23 @@ def is_certainly_dead(presence: Presence) -> bool:
 
     A program that its task started may live on: it is not the worker's, and no lease covers it.
     """
-    processes = ((presence.pid, presence.started), *presence.children)
-    return _is_within_sight(presence) and all(is_gone(pid, started) for pid, started in processes)
+    return _is_within_sight(presence) and all(is_gone(pid, started) for pid, started in _processes_of(presence))
+
+
+def open_living(presence: Presence) -> int | None:
+    """A descriptor that becomes readable when the process ends: of the first process of this worker that lives.
+
+    None where we see none that lives, or where the kernel gives no such thing (`pidfd_open`, from Linux 5.3).
+    """
+    for pid, started in _processes_of(presence) if _is_within_sight(presence) and hasattr(os, "pidfd_open") else ():
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            continue
+        if not is_gone(pid, started):  # asked now: this number is not given to another process while it is open
+            return pidfd
+        os.close(pidfd)
+    return None
 
 
 def is_certainly_alive(presence: Presence) -> bool:
@@ -98,6 +113,10 @@ def is_certainly_alive(presence: Presence) -> bool:
     """
     is_another = presence.started != 0 and presence.pid != os.getpid()
     return _is_within_sight(presence) and is_another and not is_gone(presence.pid, presence.started)
+
+
+def _processes_of(presence: Presence) -> tuple[tuple[int, int], ...]:
+    return ((presence.pid, presence.started), *presence.children)
 
 
 def _is_within_sight(presence: Presence) -> bool:

@@ -5,16 +5,22 @@
     with Fault.REDIS_CUT.during(world):
         ...                               # it lasts so long
                                           # and is mended here, where it is of a kind that can be mended
+    Fault.MAIN_KILLED.hit(world, worker)  # what happens to a process, and is not mended
 """
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 
 from tests.faults.world import World
+from tests.processes import Process
 
 Injector = Callable[[World], Iterator[None]]
+Blow = Callable[[World, Process], None]
 _INJECTORS: "dict[Fault, Callable[[World], AbstractContextManager[None]]]" = {}
+_BLOWS: "dict[Fault, Blow]" = {}
 
 
 class Fault(Enum):
@@ -24,6 +30,13 @@ class Fault(Enum):
     REDIS_RESET = "every connection to Redis is reset once"
     REDIS_STALLED = "nothing passes to or from Redis; then all of it does"
     REDIS_HALF_OPEN = "the connections to Redis stay open, and nothing passes on them ever again"
+
+    MAIN_KILLED = "a worker's main process is killed"
+    WORKER_KILLED = "all processes of a worker are killed, as by a power cut"
+
+    def hit(self, world: World, process: Process) -> None:
+        """Does it to this process of the world."""
+        _BLOWS[self](world, process)
 
     def during(self, world: World) -> AbstractContextManager[None]:
         """Breaks it at the beginning of the block, and mends it at its end."""
@@ -68,3 +81,25 @@ def redis_half_open(world: World) -> Iterator[None]:
     """By the proxy."""
     world.proxy.lose()
     yield
+
+
+def hits(fault: Fault) -> Callable[[Blow], Blow]:
+    """Marks the function that does this to a process."""
+
+    def register(blow: Blow) -> Blow:
+        _BLOWS[fault] = blow
+        return blow
+
+    return register
+
+
+@hits(Fault.MAIN_KILLED)
+def main_killed(_world: World, process: Process) -> None:
+    """Its children go with it."""
+    os.kill(process.pid, signal.SIGKILL)
+
+
+@hits(Fault.WORKER_KILLED)
+def worker_killed(_world: World, process: Process) -> None:
+    """All at once."""
+    process.kill()

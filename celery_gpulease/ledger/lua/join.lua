@@ -4,7 +4,7 @@
 -- ARGV: gpu instance presence alias index uuid host pools ttl_ms heartbeat_ms dead seed route
 -- Returns: {'joined'} | {'in_use', presence of the other, when it last reported, does it stop (1 or 0)}
 --   | {'named', other gpu}
--- include: take_up pulse
+-- include: take_up pulse host
 local gpu, instance, presence, alias, index, uuid, host, pools, ttl_ms, heartbeat_ms, dead, seed, route = unpack(ARGV)
 local other = redis.call('GET', key('worker', gpu))
 local is_dead = dead ~= '' and (not other or string.find(other, dead, 1, true))
@@ -20,14 +20,12 @@ for _, name in ipairs({ alias, uuid }) do -- one device, two names: NVML in one 
   end
 end
 
--- Is the claim one that nobody answers for? A run that another than the dead one started waits for its deadline, as it
--- does where nobody is known to be dead; a tail's only proof of life is the presence of its worker.
+-- A tail's only proof of life is the presence of its worker.
 local function is_left_behind()
-  local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'state')
-  if not is_dead or not claim[1] then
-    return not other and claim[2] == 'tail'
+  if is_dead then
+    return is_left_by(dead, gpu)
   end
-  return claim[2] ~= 'started' or redis.call('HGET', key('ticket', claim[1]), 'holder') == dead
+  return not other and redis.call('HGET', key('claim', gpu), 'state') == 'tail'
 end
 
 mark_busy(gpu) -- of pools that it may have left
@@ -43,4 +41,5 @@ if is_left_behind() then -- while the dead one's presence is there: what stops h
 end
 redis.call('SET', key('worker', gpu), presence, 'PX', ttl_ms)
 beat_pulse(gpu)
+tell_neighbours(host, gpu)
 return { 'joined' }

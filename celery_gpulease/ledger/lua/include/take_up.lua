@@ -1,4 +1,11 @@
 -- include: dispatch quarantine
+-- Is the claim of this GPU one that nobody answers for, once this worker is dead? A run that another one started waits
+-- for its deadline.
+local function is_left_by(dead, gpu)
+  local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'state')
+  return claim[1] and (claim[2] ~= 'started' or redis.call('HGET', key('ticket', claim[1]), 'holder') == dead)
+end
+
 -- What a dead holder left: its ticket goes back to its place, or to its end; its lease goes, a stranger's stays.
 local function take_up(gpu, why, seed, route)
   local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
