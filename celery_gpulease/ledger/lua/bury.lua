@@ -11,9 +11,6 @@ if not presence or not string.find(presence, dead, 1, true) then
 end
 redis.call('DEL', key('worker', gpu)) -- first: a living worker that did not start its claim would be quarantined
 mark_busy(gpu)
-local ticket = is_left_by(dead, gpu) and redis.call('HGET', key('claim', gpu), 'ticket') or ''
-if ticket ~= '' then
-  take_up(gpu, 'its worker died', seed, route)
-end
+local ticket = take_up_from(dead, gpu, 'its worker died', seed, route)
 redis.call('HDEL', key('device', gpu), 'presence') -- last: what stops half-way is done again
 return { 'buried', ticket }

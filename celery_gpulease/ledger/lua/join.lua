@@ -20,14 +20,6 @@ for _, name in ipairs({ alias, uuid }) do -- one device, two names: NVML in one 
   end
 end
 
--- A tail's only proof of life is the presence of its worker.
-local function is_left_behind()
-  if is_dead then
-    return is_left_by(dead, gpu)
-  end
-  return not other and redis.call('HGET', key('claim', gpu), 'state') == 'tail'
-end
-
 mark_busy(gpu) -- of pools that it may have left
 redis.call('ZADD', GPUS, ttl_ms, gpu)
 redis.call('ZADD', HEARTBEATS, heartbeat_ms, gpu)
@@ -36,7 +28,9 @@ redis.call('HSET', key('device', gpu), 'host', host, 'index', index, 'uuid', uui
 redis.call('HSET', NAMES, alias, gpu, gpu, gpu)
 redis.call('HDEL', key('device', gpu), 'running', 'reported_ms')
 redis.call('HDEL', key('closed', gpu), 'closing')
-if is_left_behind() then -- while the dead one's presence is there: what stops half-way is done again
+if is_dead then -- while the dead one's presence is there: what stops half-way is done again
+  take_up_from(dead, gpu, 'taken over', seed, route)
+elseif not other and redis.call('HGET', key('claim', gpu), 'state') == 'tail' then -- presence is its only proof of life
   take_up(gpu, 'taken over', seed, route)
 end
 redis.call('SET', key('worker', gpu), presence, 'PX', ttl_ms)

@@ -3,8 +3,10 @@
 -- ARGV: host
 -- Returns: for each GPU whose worker did not leave {gpu, presence}
 -- include: host
+local host = ARGV[1]
 local found = {}
-for _, gpu in ipairs(gpus_of(ARGV[1])) do
+
+for _, gpu in ipairs(gpus_of(host)) do
   local presence = redis.call('HGET', key('device', gpu), 'presence')
   if presence then
     found[#found + 1] = { gpu, presence }

@@ -1,11 +1,4 @@
 -- include: dispatch quarantine
--- Is the claim of this GPU one that nobody answers for, once this worker is dead? A run that another one started waits
--- for its deadline.
-local function is_left_by(dead, gpu)
-  local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'state')
-  return claim[1] and (claim[2] ~= 'started' or redis.call('HGET', key('ticket', claim[1]), 'holder') == dead)
-end
-
 -- What a dead holder left: its ticket goes back to its place, or to its end; its lease goes, a stranger's stays.
 local function take_up(gpu, why, seed, route)
   local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
@@ -27,4 +20,16 @@ local function take_up(gpu, why, seed, route)
   for _, open in ipairs(acquitted) do
     claim_next(open, false, seed, route)
   end
+end
+
+-- The same for a worker that is known to be dead, whatever is left of any ttl; the ticket, or '' where it left none. A
+-- run that another one has started waits for its deadline.
+local function take_up_from(dead, gpu, why, seed, route)
+  local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'state')
+  if not claim[1] or (claim[2] == 'started' and redis.call('HGET', key('ticket', claim[1]), 'holder') ~= dead) then
+    return ''
+  end
+  redis.call('HDEL', key('ticket', claim[1]), 'last_run') -- it is over, and never takes the lease back
+  take_up(gpu, why, seed, route)
+  return claim[1]
 end
