@@ -31,6 +31,8 @@ class Fault(Enum):
     REDIS_STALLED = "nothing passes to or from Redis; then all of it does"
     REDIS_HALF_OPEN = "the connections to Redis stay open, and nothing passes on them ever again"
 
+    CLOCK_FORWARD = "the server's clock is an hour ahead, and then right again"
+    CLOCK_BACK = "the server's clock is an hour behind, and then right again"
     MAIN_KILLED = "a worker's main process is killed"
     WORKER_KILLED = "all processes of a worker are killed, as by a power cut"
 
@@ -81,6 +83,29 @@ def redis_half_open(world: World) -> Iterator[None]:
     """By the proxy."""
     world.proxy.lose()
     yield
+
+
+def set_clock(world: World, offset: str) -> None:
+    """In one step: libfaketime reads the file at every look."""
+    new = world.folder / "clock.new"
+    new.write_text(offset)
+    new.rename(world.folder / "clock")
+
+
+@injects(Fault.CLOCK_FORWARD)
+def clock_forward(world: World) -> Iterator[None]:
+    """By libfaketime."""
+    set_clock(world, "+3600")
+    yield
+    set_clock(world, "+0")
+
+
+@injects(Fault.CLOCK_BACK)
+def clock_back(world: World) -> Iterator[None]:
+    """By libfaketime."""
+    set_clock(world, "-3600")
+    yield
+    set_clock(world, "+0")
 
 
 def hits(fault: Fault) -> Callable[[Blow], Blow]:
