@@ -245,6 +245,20 @@ class Ledger(Orders):
         """
         return str(self._claiming("bury", gpu=gpu, dead=dead)[0]) == "buried"
 
+    def holding(self, gpu: str) -> str:
+        """The token of a GPU's claim, whoever has it; empty for none."""
+        with in_our_words("holding"):
+            return str(self.client.hget(self.keys.named("claim", gpu), "token") or "")
+
+    def quarantine(self, gpu: str, reason: str, left: str) -> None:
+        """No work for a GPU while something is left there, or work again where `left` is empty."""
+        self._claiming("quarantine", gpu=gpu, reason=reason, left=left)
+
+    def left(self, gpu: str) -> str:
+        """What the last call of `quarantine` said is left there."""
+        with in_our_words("left"):
+            return str(self.client.hget(self.keys.named("closed", gpu), "left") or "")
+
     def report(self, gpu: str, presence: Presence, running: Claim | None, grace: float) -> str:
         """Says that the worker lives and what it runs.
 

@@ -36,6 +36,7 @@ from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.heartbeat import Heartbeat, settle
 from celery_gpulease.worker.inbox import Inbox
 from celery_gpulease.worker.joining import join
+from celery_gpulease.worker.leftovers import end_left_by
 from celery_gpulease.worker.neighbours import Neighbours
 from celery_gpulease.worker.options import banner, ineffective_options, ineffective_settings, parse_pools
 from celery_gpulease.worker.plain import plain_consumer
@@ -246,6 +247,8 @@ class GPUStep(bootsteps.StartStopStep):
         self._teller.stop()
 
     def _say_the_last(self) -> None:
+        if self.gpu_worker.is_cold:
+            end_left_by(self.gpu_worker.ledger, self.gpu_worker.device.id, self.gpu_worker.presence)
         for execution in self.gpu_worker.executions():
             if execution.is_over:
                 settle(self.gpu_worker, execution)

@@ -11,6 +11,7 @@ from celery.utils.log import get_logger
 
 from celery_gpulease.loops import Loop
 from celery_gpulease.worker.joining import describe
+from celery_gpulease.worker.leftovers import end_left_by
 from celery_gpulease.worker.processes import is_certainly_dead, open_living
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Neighbours(Loop):
         return ready not in ([], [self._bell])
 
     def _bury(self, gpu: str, dead: Presence) -> None:
+        end_left_by(self._gpu_worker.ledger, gpu, dead)
         if self._gpu_worker.ledger.bury(gpu, dead.instance):
             logger.warning("GPU %s had %s, which is dead: its task goes back or ends", gpu, describe(dead))
             self._gpu_worker.on_ending()

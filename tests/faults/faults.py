@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 
+import psutil
+
 from tests.faults.world import World
 from tests.processes import Process
 
@@ -33,6 +35,7 @@ class Fault(Enum):
 
     CLOCK_FORWARD = "the server's clock is an hour ahead, and then right again"
     CLOCK_BACK = "the server's clock is an hour behind, and then right again"
+    CHILD_KILLED = "the processes of a worker's pool are killed"
     MAIN_KILLED = "a worker's main process is killed"
     WORKER_KILLED = "all processes of a worker are killed, as by a power cut"
 
@@ -116,6 +119,13 @@ def hits(fault: Fault) -> Callable[[Blow], Blow]:
         return blow
 
     return register
+
+
+@hits(Fault.CHILD_KILLED)
+def child_killed(_world: World, process: Process) -> None:
+    """They are main's own children; what they have started is not meant."""
+    for child in psutil.Process(process.pid).children():
+        child.kill()
 
 
 @hits(Fault.MAIN_KILLED)

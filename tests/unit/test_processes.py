@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import psutil
 import pytest
 
 from celery_gpulease.model import Presence
@@ -89,7 +90,7 @@ def test_a_main_thread_that_is_over_does_not_speak_for_the_others(tmp_path):
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         told = known(process)
-        wait_until(lambda: processes._stat(process.pid)[0] == "Z", 10, "the main thread to end")
+        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, 10, "the main thread to end")
         assert not is_gone(*told)
         assert not is_certainly_dead(presence(told))
         process.kill()
@@ -98,7 +99,7 @@ def test_a_main_thread_that_is_over_does_not_speak_for_the_others(tmp_path):
 def test_one_that_is_stopped_is_alive(living):
     told = known(living)
     living.send_signal(signal.SIGSTOP)
-    wait_until(lambda: processes._stat(living.pid)[0] == "T", 10, "it to stop")
+    wait_until(lambda: psutil.Process(living.pid).status() == psutil.STATUS_STOPPED, 10, "it to stop")
     assert is_certainly_alive(presence(told))
 
 

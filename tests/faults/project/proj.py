@@ -5,6 +5,7 @@ import ctypes
 import json
 import os
 import signal
+import subprocess
 import time
 import uuid
 from contextlib import contextmanager
@@ -318,5 +319,15 @@ def fork_and_wait(self, gate):
             while not (JOURNAL.parent / "grandchild").exists():
                 time.sleep(0.1)
             os._exit(0)
+        while not (JOURNAL.parent / gate).exists():
+            time.sleep(0.01)
+
+
+@app.task(base=GPUTask, bind=True)
+def start_program(self, gate, has_session):
+    """Starts another program, in a session of its own or not, and never ends it."""
+    with run_of(self):
+        program = subprocess.Popen(["sleep", "600"], start_new_session=has_session)
+        note(what="program", task=self.request.id, pid=program.pid)
         while not (JOURNAL.parent / gate).exists():
             time.sleep(0.01)
