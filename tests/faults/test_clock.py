@@ -39,9 +39,7 @@ def stepped(tmp_path, monkeypatch):
 
 def far_worker(world, host):
     """Its processes are seen by nobody: its lease's end alone tells of its death."""
-    worker = world.processes.worker("proj", 0, "--gpu-pools", "far", GPULEASE_HOST=host)
-    wait_until(lambda: world.client.pubsub_numsub(f"gpu:here:{host}:0")[0][1], SOON, "a listener")
-    return worker
+    return world.worker(0, "--gpu-pools", "far", GPULEASE_HOST=host)
 
 
 def until_kept(world, task):

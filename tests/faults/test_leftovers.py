@@ -49,7 +49,7 @@ def test_it_ends_with_its_task_however_that_is_killed(world):
     task = world.send("start_program", "never", IN_GROUP)
     first, run = program(world, task), world.runs(task)[0]
     assert os.getpgid(first) == run.pid
-    Fault.CHILD_KILLED.hit(world, worker)
+    Fault.CHILDREN_KILLED.hit(world, worker)
     until_gone(first)
     second = program(world, task, 2)
     world.app.control.revoke(task, terminate=True)
@@ -76,7 +76,7 @@ def test_in_a_session_of_its_own_it_closes_the_gpu_until_it_is_gone_also_for_the
     world.succeeds(kept, world.send("add", 1, 2))  # what is left by a task that ends well is its user's
     task = world.send("start_program", "go", IN_SESSION)
     pid = program(world, task)
-    Fault.CHILD_KILLED.hit(world, worker)
+    Fault.CHILDREN_KILLED.hit(world, worker)
     row = wait_until(lambda: (row := world.row(0))["state"] == "quarantined" and row, SOON, "a quarantine")
     assert f"process {pid} (sleep)" in row["reason"]
     assert str(harmless) not in row["reason"]
@@ -103,7 +103,7 @@ def test_it_is_so_when_its_worker_is_killed_too(patient, has_session, has_neighb
     pid = program(patient, task)
     if has_neighbour:
         patient.worker(1)
-    Fault.MAIN_KILLED.hit(patient, worker)
+    Fault.PROCESS_KILLED.hit(patient, worker)
     if has_neighbour:
         wait_until(lambda: not patient.client.exists(f"gpu:worker:{HOST}:0"), SOON, "its death to be known")
     patient.worker(0)

@@ -12,7 +12,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not realm(), reason="the kernel does not tell who lives: no Linux, or a foreign /proc")
 
-DEATHS = [Fault.MAIN_KILLED, Fault.WORKER_KILLED]
+DEATHS = [Fault.PROCESS_KILLED, Fault.WORKER_KILLED]
 CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc")
 
 
@@ -51,7 +51,7 @@ def test_it_is_so_in_pools_without_children_too(patient, pool):
     task = patient.send("wait_for", "go")
     patient.started(task)
     patient.worker(1)
-    Fault.MAIN_KILLED.hit(patient, worker)
+    Fault.PROCESS_KILLED.hit(patient, worker)
     assert patient.started(task, 2).gpu == f"{HOST}:1"
     patient.open("go")
     patient.succeeds(task)
@@ -67,7 +67,7 @@ def test_it_is_not_dead_while_one_of_its_processes_lives(patient):
     patient.client.hset(f"gpu:device:{HOST}:0", "presence", json.dumps(said))
     patient.worker(1)
     third = patient.worker(2)
-    Fault.MAIN_KILLED.hit(patient, worker)
+    Fault.PROCESS_KILLED.hit(patient, worker)
     third.kill()
     until_buried(patient, 2)  # by a look at both
     assert not is_buried(patient, 0)
