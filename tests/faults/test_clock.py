@@ -17,6 +17,9 @@ LIBRARY = "libfaketimeMT.so.1"
 PLACES = [*Path("/usr/lib").glob(f"*/faketime/{LIBRARY}"), *Path("/usr/lib").glob(f"faketime/{LIBRARY}")]
 
 
+STEPS = [Fault.CLOCK_BACK, pytest.param(Fault.CLOCK_FORWARD, marks=pytest.mark.long)]
+
+
 @pytest.fixture
 def stepped(tmp_path, monkeypatch):
     """A world on a server whose clock is what a file says; Debian's redis-server does not bear the library."""
@@ -49,7 +52,7 @@ def until_kept(world, task):
     assert len(world.runs(task)) == 1
 
 
-@pytest.mark.parametrize("fault", [Fault.CLOCK_FORWARD, Fault.CLOCK_BACK], ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", STEPS, ids=lambda fault: fault.name)
 def test_no_step_gives_a_run_out_again_nor_keeps_a_dead_one(stepped, fault):
     stepped.worker(0)
     kept = stepped.send("wait_for", "go")
