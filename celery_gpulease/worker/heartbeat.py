@@ -44,7 +44,7 @@ class Heartbeat(Loop):
         gpu_worker.wake_heartbeat = self.wake
         self._gpu_worker, self._on_taken = gpu_worker, on_taken
         self._settings = gpu_worker.ledger.settings
-        self.leftovers = Leftovers(gpu_worker)
+        self.leftovers = Leftovers(gpu_worker.ledger, gpu_worker.device.id)
         self._next_beat = 0.0
 
     def beat_now(self) -> None:
@@ -82,7 +82,6 @@ class Heartbeat(Loop):
         holding = min(executions, key=lambda execution: execution.is_over, default=None)
         running = holding.claim if holding else None
         gpu_worker, ledger = self._gpu_worker, self._gpu_worker.ledger
-        self.leftovers.look()
         answer = ledger.report(gpu_worker.device.id, gpu_worker.presence, running, self._settings.lease_ttl / 2)
         if answer == "unregistered":  # FLUSHDB: what runs keeps its GPU before the join offers it to others
             for execution in executions:
@@ -92,6 +91,7 @@ class Heartbeat(Loop):
             gpu_worker.tell()
         elif answer == "taken":
             self._on_taken()
+        self.leftovers.look()
 
     def _renew(self, execution: Execution) -> None:
         asked_at = time.monotonic()  # before it is sent: what the server grants began no earlier

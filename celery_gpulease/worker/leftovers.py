@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from celery_gpulease.ledger import Ledger
     from celery_gpulease.model import Presence
-    from celery_gpulease.worker.gpu_worker import Execution, GPUWorker
+    from celery_gpulease.worker.gpu_worker import Execution
     from celery_gpulease.worker.processes import Process
 
 logger = get_logger(__name__)
@@ -58,11 +58,12 @@ class Leftovers:
     """What killed tasks have left on the GPU of this worker. The heartbeat's thread asks.
 
     Args:
-        gpu_worker: What this worker answers for.
+        ledger: The ledger.
+        gpu: That this worker serves.
     """
 
-    def __init__(self, gpu_worker: GPUWorker) -> None:
-        self._ledger, self._gpu = gpu_worker.ledger, gpu_worker.device.id
+    def __init__(self, ledger: Ledger, gpu: str) -> None:
+        self._ledger, self._gpu = ledger, gpu
         self._told: str | None = None  # what the ledger says is left; None where we have not asked yet
 
     def are_ended(self, execution: Execution) -> bool:
@@ -103,10 +104,12 @@ def end_left_by(ledger: Ledger, gpu: str, dead: Presence) -> None:
     Raises:
         LedgerUnavailable: Redis does not answer.
     """
-    groups = [pid for pid, _ in dead.children if is_gone(pid)]  # else another process has this number by now
+    numbers = [pid for pid, _ in dead.children if is_gone(pid)]
+    # by now such a number may be another group's: that it is ours is told by what a run of ours has started
+    groups = {one.group for one in living() if one.group in numbers and is_marked(one.pid)}
     for group in groups:
         kill_group(group)
-    if left := [one for one in find(groups, ledger.holding(gpu)) if one.group not in groups]:
+    if (token := ledger.holding(gpu)) and (left := [one for one in find((), token) if one.group not in groups]):
         quarantine(ledger, gpu, left)
 
 
@@ -134,12 +137,13 @@ def kill_group(group: int) -> None:
 
 def find(groups: Collection[int], token: str) -> list[Process]:
     """The living processes of these groups, and those that a run of this token has started."""
-    return [one for one in living() if one.group in groups or (token and is_marked(one.pid, token))]
+    return [one for one in living() if one.group in groups or is_marked(one.pid, token)]
 
 
-def is_marked(pid: int, token: str) -> bool:
-    """Was this process started by a run of this token? False where it is somebody else's."""
+def is_marked(pid: int, token: str | None = None) -> bool:
+    """Was this process started by a run, of this token or of any? False where it is another user's."""
+    mark = f"{RUN}=" if token is None else f"{RUN}={token}\0"
     try:
-        return f"{RUN}={token}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:  # it has just ended, or is another user's
+        return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # it has ended just now; or we may not look
         return False

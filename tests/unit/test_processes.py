@@ -1,6 +1,7 @@
 """A worker is certainly dead where all its processes are gone and we can know it; else we say neither."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -11,7 +12,14 @@ import pytest
 
 from celery_gpulease.model import Presence
 from celery_gpulease.worker import processes
-from celery_gpulease.worker.processes import is_certainly_alive, is_certainly_dead, is_gone, realm, started_at
+from celery_gpulease.worker.processes import (
+    is_certainly_alive,
+    is_certainly_dead,
+    is_gone,
+    open_living,
+    realm,
+    started_at,
+)
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not realm(), reason="the kernel does not tell: no Linux, or a foreign /proc")
@@ -170,3 +178,28 @@ def test_a_pools_processes_are_those_beside_our_own():
     assert processes.child_pids(Pool({"processes": [7, None, os.getpid()]})) == [7]
     assert processes.child_pids(Pool({"threads": 1})) == []
     assert processes.child_pids(Pool({"processes": [7]}, active=False)) == []
+
+
+def readable(pidfd):
+    found = select.select([pidfd], [], [], 10)[0] == [pidfd]
+    os.close(pidfd)
+    return found
+
+
+def test_the_end_of_a_living_process_is_told_by_a_descriptor(living, gone):
+    pidfd = open_living(presence(gone, known(living)))
+    assert select.select([pidfd], [], [], 0)[0] == []
+    living.kill()
+    assert readable(pidfd)
+
+
+def test_there_is_none_for_what_is_gone_or_out_of_sight_or_another_process(living, gone):
+    pid, started = known(living)
+    for one in (presence(gone), presence((pid, started), realm="elsewhere"), presence((pid, started - 1))):
+        assert open_living(one) is None
+
+
+def test_what_lives_is_seen_with_its_name_and_group(living, gone):
+    seen = {one.pid: one for one in processes.living()}
+    assert (seen[living.pid].name, seen[living.pid].group) == ("sleep", os.getpgid(living.pid))
+    assert gone[0] not in seen
