@@ -33,6 +33,7 @@ class Listener(Loop):
         resync: Called before each subscription, and after it before everything is looked at again.
         on_lease_gone: Called when the lease's key vanished, by whatever hand.
         on_reconcile: Called when this worker shall reconcile.
+        on_neighbour: Called when a worker has come to another GPU of this host.
     """
 
     def __init__(
@@ -41,10 +42,12 @@ class Listener(Loop):
         resync: Callable[[], None],
         on_lease_gone: Callable[[], None],
         on_reconcile: Callable[[], None],
+        on_neighbour: Callable[[], None],
     ) -> None:
         super().__init__("listener")
         self._dispatcher = dispatcher
-        self._resync, self._on_lease_gone, self._on_reconcile = resync, on_lease_gone, on_reconcile
+        self._resync, self._on_lease_gone = resync, on_lease_gone
+        self._on_reconcile, self._on_neighbour = on_reconcile, on_neighbour
         self._subscription = Subscription(dispatcher.ledger, dispatcher.gpu)
         self._pace = dispatcher.ledger.settings.heartbeat_interval
         self._take_at = self._tend_at = time.monotonic() + self._pace
@@ -86,6 +89,8 @@ class Listener(Loop):
             self._tend()
         if word == "reconcile":
             self._on_reconcile()
+        if word in ("subscribed", "neighbour"):
+            self._on_neighbour()
 
     def _do_what_is_due(self) -> None:
         if self._take_at <= time.monotonic():

@@ -38,8 +38,9 @@ device:<gpu>         hash     what its worker said of it: host, index, uuid, ali
                               reported_ms, presence (which outlives the other one)
 names                hash     any name of a GPU → its id
 worker:<gpu>         string   presence: the living worker of this GPU (JSON), with a TTL
-closed:<gpu>         hash     why no claim is made: drain, closing, quarantine (the reason) with until_ms. And how many
-                              quarantines since its last START, the last one quarantined_by which ticket
+closed:<gpu>         hash     why no claim is made: drain, closing, quarantine (the reason) with until_ms, or with the
+                              processes that are left there (JSON, read by its worker). And how many quarantines since
+                              its last START, the last one quarantined_by which ticket
 routed:<gpu>         list     where the broker is not this Redis: messages on their way to the worker of this GPU
 want:<gpu>           string   a foreign program's wish: while it exists nobody claims this GPU
 pulse                hash     at, gpu: anybody's last heartbeat; grace_until: until when nothing started is reaped,

@@ -11,9 +11,10 @@ from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.ledger.answers import Agenda, Closed, Ending
 from celery_gpulease.ledger.connection import in_our_words
 from celery_gpulease.ledger.orders import Orders
+from celery_gpulease.model import Presence
 
 if TYPE_CHECKING:
-    from celery_gpulease.model import Claim, Device, Held, Presence
+    from celery_gpulease.model import Claim, Device, Held
 
 #: Tickets that were given up, or have vanished, before one whose end can be written.
 ENDS_PER_CALL: Final = 100
@@ -234,6 +235,33 @@ class Ledger(Orders):
         with in_our_words("last_presence"):
             told: str | None = self.client.hget(self.keys.named("device", gpu), "presence")
         return told
+
+    def neighbours(self, host: str) -> list[tuple[str, Presence]]:
+        """The GPUs of a host, and what their last workers said of themselves; none that has left."""
+        return [(str(gpu), Presence.from_json(told)) for gpu, told in self._call("neighbours", host=host)]
+
+    def bury(self, gpu: str, dead: str) -> bool:
+        """Takes up what a worker left whose processes are certainly gone, at once; False where somebody else did.
+
+        Args:
+            gpu: That it served.
+            dead: Its instance.
+        """
+        return str(self._claiming("bury", gpu=gpu, dead=dead)[0]) == "buried"
+
+    def holding(self, gpu: str) -> str:
+        """The token of a GPU's claim, whoever has it; empty for none."""
+        with in_our_words("holding"):
+            return str(self.client.hget(self.keys.named("claim", gpu), "token") or "")
+
+    def quarantine(self, gpu: str, reason: str, left: str) -> None:
+        """No work for a GPU while something is left there, or work again where `left` is empty."""
+        self._claiming("quarantine", gpu=gpu, reason=reason, left=left)
+
+    def left(self, gpu: str) -> str:
+        """What the last call of `quarantine` said is left there."""
+        with in_our_words("left"):
+            return str(self.client.hget(self.keys.named("closed", gpu), "left") or "")
 
     def report(self, gpu: str, presence: Presence, running: Claim | None, grace: float) -> str:
         """Says that the worker lives and what it runs.

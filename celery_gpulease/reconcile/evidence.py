@@ -55,7 +55,7 @@ def gather(ledger: Ledger, gpu: str) -> Evidence:
     """
     (now, alive, claimable, astray, waits, state, token, lease, running, reported, started, ticket, fence, heartbeat,
      ttl, is_over, free_since) = ledger.inspect(gpu, change=False)  # fmt: skip
-    is_recent = bool(alive) and reported is not None and now - int(reported) < 2 * int(heartbeat or 0)
+    is_recent = bool(alive) and reported is not None and abs(now - int(reported)) < 2 * int(heartbeat or 0)
     may_start_until = int(started or 0) + int(ttl or 0) // 2
     return Evidence(
         gpu=gpu,

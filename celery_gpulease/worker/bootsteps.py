@@ -36,6 +36,8 @@ from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.heartbeat import Heartbeat, settle
 from celery_gpulease.worker.inbox import Inbox
 from celery_gpulease.worker.joining import join
+from celery_gpulease.worker.leftovers import end_left_by
+from celery_gpulease.worker.neighbours import Neighbours
 from celery_gpulease.worker.options import banner, ineffective_options, ineffective_settings, parse_pools
 from celery_gpulease.worker.plain import plain_consumer
 from celery_gpulease.worker.pools import InMainPool
@@ -127,18 +129,20 @@ class GPUStep(bootsteps.StartStopStep):
         gpu_worker.tell_monitors = self._teller.tell
         self._pace = ReconcilePace(gpu_worker.ledger, gpu_worker.presence.instance)
         self._heartbeat = Heartbeat(gpu_worker, on_taken=self._stop_taken)
+        self._neighbours = Neighbours(gpu_worker)
         dispatcher = Dispatcher(gpu_worker.ledger, gpu_worker.device.id, gpu_worker.is_running, self._end_writer.wake)
         self._listener = Listener(
             dispatcher,
             resync=self._resync,
             on_lease_gone=self._heartbeat.beat_now,
             on_reconcile=self._pace.wake,
+            on_neighbour=self._neighbours.wake,
         )
         gpu_worker.on_open = self._listener.take_soon
         if not gpu_worker.ledger.is_broker:
             self._inbox = Inbox(gpu_worker.ledger, gpu_worker.device.id, worker.consumer.receive_routed)
         self._companion = Companion(gpu_worker) if isinstance(worker.pool, InMainPool) else None
-        for thread in (self._strays, self._teller, self._pace, self._heartbeat, self._companion):
+        for thread in (self._strays, self._teller, self._pace, self._heartbeat, self._neighbours, self._companion):
             if thread is not None:
                 thread.start()
         self._close_at_once(worker)
@@ -236,6 +240,7 @@ class GPUStep(bootsteps.StartStopStep):
             self._companion.stop()
         self._strays.leave()
         self._trying(self._say_the_last)
+        self._neighbours.stop()
         self._pace.stop()
         self._end_writer.stop()
         if self._inbox:
@@ -243,6 +248,8 @@ class GPUStep(bootsteps.StartStopStep):
         self._teller.stop()
 
     def _say_the_last(self) -> None:
+        if self.gpu_worker.is_cold:
+            end_left_by(self.gpu_worker.ledger, self.gpu_worker.device.id, self.gpu_worker.presence)
         for execution in self.gpu_worker.executions():
             if execution.is_over:
                 settle(self.gpu_worker, execution)

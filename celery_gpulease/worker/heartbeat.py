@@ -11,7 +11,7 @@ from celery.worker import state as celery_state
 from celery_gpulease.lease import board
 from celery_gpulease.loops import RETRY_EVERY, Loop
 from celery_gpulease.worker.gpu_worker import REJECTED
-from celery_gpulease.worker.processes import is_gone
+from celery_gpulease.worker.leftovers import Leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,9 @@ class Heartbeat(Loop):
     Args:
         gpu_worker: What this worker answers for.
         on_taken: Called when another worker serves this GPU: this one must stop.
+
+    Attributes:
+        leftovers: What killed tasks have left behind.
     """
 
     def __init__(self, gpu_worker: GPUWorker, on_taken: Callable[[], None]) -> None:
@@ -41,6 +44,7 @@ class Heartbeat(Loop):
         gpu_worker.wake_heartbeat = self.wake
         self._gpu_worker, self._on_taken = gpu_worker, on_taken
         self._settings = gpu_worker.ledger.settings
+        self.leftovers = Leftovers(gpu_worker.ledger, gpu_worker.device.id)
         self._next_beat = self._regained_at = 0.0
 
     def beat_now(self) -> None:
@@ -59,7 +63,7 @@ class Heartbeat(Loop):
             self._beat_and_plan()
         is_waiting = False
         for execution in self._gpu_worker.executions():
-            if execution.is_over and (execution.pid is None or is_gone(execution.pid)):
+            if execution.is_over and self.leftovers.are_ended(execution):
                 settle(self._gpu_worker, execution)
             else:
                 is_waiting |= execution.is_over or self._is_dropped(execution)
@@ -88,6 +92,7 @@ class Heartbeat(Loop):
             self._on_taken()
         elif answer != "rerouted" and (answer == "closing") != gpu_worker.is_closed:
             gpu_worker.tell()  # Redis was away when it was told, or somebody changed it by hand
+        self.leftovers.look()
 
     def _renew(self, execution: Execution) -> None:
         asked_at = time.monotonic()  # before it is sent: what the server grants began no earlier

@@ -9,6 +9,7 @@ from celery.utils.log import get_logger
 
 from celery_gpulease.exceptions import ConfigurationError, GPUInUse
 from celery_gpulease.model import Presence
+from celery_gpulease.worker.leftovers import end_left_by
 from celery_gpulease.worker.processes import is_certainly_alive, is_certainly_dead
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def join(gpu_worker: GPUWorker) -> None:
     gpu = gpu_worker.device.id
     first: list[str] | None = None
     told = gpu_worker.ledger.last_presence(gpu)
-    dead = named_dead(gpu, Presence.from_json(told)) if told else ""
+    dead = named_dead(gpu_worker, Presence.from_json(told)) if told else ""
     while True:
         word, *found = gpu_worker.join(dead)
         if word == "joined":
@@ -42,7 +43,7 @@ def join(gpu_worker: GPUWorker) -> None:
         if (is_certainly_alive(other) and not is_stopping) or seen != (first or seen):
             message = f"GPU {gpu} is in use by {describe(other)}; stop it, or name another GPU"
             raise GPUInUse(message)
-        if other.instance != dead and (dead := named_dead(gpu, other)):
+        if other.instance != dead and (dead := named_dead(gpu_worker, other)):
             continue
         if first is None:
             logger.warning("GPU %s has %s; waiting whether it lives", gpu, describe(other))
@@ -50,11 +51,13 @@ def join(gpu_worker: GPUWorker) -> None:
         time.sleep(LOOK_EVERY)
 
 
-def named_dead(gpu: str, last: Presence) -> str:
+def named_dead(gpu_worker: GPUWorker, last: Presence) -> str:
     """The instance of this worker, where it is certainly dead, which the log then says; else empty."""
     if not is_certainly_dead(last):
         return ""
+    gpu = gpu_worker.device.id
     logger.warning("GPU %s had %s, which is dead: it is taken over", gpu, describe(last))
+    end_left_by(gpu_worker.ledger, gpu, last)
     return last.instance
 
 

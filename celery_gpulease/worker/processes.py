@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from celery_gpulease.model import Presence
 
 #: In /proc/<pid>/status: the process's pid in the namespace of this /proc, then in those below, down to its own.
@@ -43,7 +47,7 @@ def _time_namespace() -> str:
 def started_at(pid: int) -> int:
     """When a process began, in the kernel's ticks since the boot; 0 where that cannot be read."""
     try:
-        return _stat(pid)[2]
+        return _stat(pid).started
     except OSError:
         return 0
 
@@ -68,27 +72,68 @@ def is_gone(pid: int, started: int = 0) -> bool:
     except PermissionError:  # somebody else's
         pass
     try:
-        state, threads, its_start = _stat(pid)
+        found = _stat(pid)
     except OSError:  # it may have ended just now; or we may not look: /proc hides, or there is none
         return False
-    # a main thread that is over waits as a zombie for the others, of which one may hang in a driver
-    is_over = state in "ZX" and threads <= 1
-    return is_over or started not in (0, its_start)
+    return found.is_over or started not in (0, found.started)
 
 
-def _stat(pid: int) -> tuple[str, int, int]:
-    """Its state, number of threads and start: the fields 3, 20 and 22 of proc(5), counted after its name's bracket."""
-    fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    return fields[0], int(fields[17]), int(fields[19])
+def living() -> Iterator[Process]:
+    """The processes that we see, and that are not over; none where the kernel does not tell."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            if not (found := _stat(int(entry.name))).is_over:
+                yield found
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, as the kernel tells of it.
+
+    Attributes:
+        pid: Its number.
+        name: Of its program.
+        group: Its process group.
+        started: When it began, in ticks since the boot.
+        is_over: It is a zombie, and waits for none of its threads, of which one may hang in a driver.
+    """
+
+    pid: int
+    name: str
+    group: int
+    started: int
+    is_over: bool
+
+
+def _stat(pid: int) -> Process:
+    """The fields 2, 3, 5, 20 and 22 of proc(5), of which the name may contain anything."""
+    name, _, rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").partition("(")[2].rpartition(") ")
+    fields = rest.split()
+    return Process(pid, name, int(fields[2]), int(fields[19]), is_over=fields[0] in "ZX" and int(fields[17]) <= 1)
 
 
 def is_certainly_dead(presence: Presence) -> bool:
     """Are all processes that this worker has named gone, and can we know?
 
-    A program that its task started may live on: it is not the worker's, and no lease covers it.
+    A program that its task started may live on: see `celery_gpulease.worker.leftovers`.
     """
-    processes = ((presence.pid, presence.started), *presence.children)
-    return _is_within_sight(presence) and all(is_gone(pid, started) for pid, started in processes)
+    return _is_within_sight(presence) and all(is_gone(pid, started) for pid, started in _processes_of(presence))
+
+
+def open_living(presence: Presence) -> int | None:
+    """A descriptor that becomes readable when the process ends: of the first process of this worker that lives.
+
+    None where we see none that lives, or where the kernel gives no such thing (`pidfd_open`, from Linux 5.3).
+    """
+    for pid, started in _processes_of(presence) if _is_within_sight(presence) and hasattr(os, "pidfd_open") else ():
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            continue
+        if not is_gone(pid, started):  # asked now: this number is not given to another process while it is open
+            return pidfd
+        os.close(pidfd)
+    return None
 
 
 def is_certainly_alive(presence: Presence) -> bool:
@@ -98,6 +143,10 @@ def is_certainly_alive(presence: Presence) -> bool:
     """
     is_another = presence.started != 0 and presence.pid != os.getpid()
     return _is_within_sight(presence) and is_another and not is_gone(presence.pid, presence.started)
+
+
+def _processes_of(presence: Presence) -> tuple[tuple[int, int], ...]:
+    return ((presence.pid, presence.started), *presence.children)
 
 
 def _is_within_sight(presence: Presence) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from celery_gpulease.lease import Lease, Run
 from celery_gpulease.model import AGAIN, GPU, HEADER, Claim
 from celery_gpulease.sending.maps import called_by
 from celery_gpulease.worker import gpu_worker as gpu_workers
+from celery_gpulease.worker.leftovers import lead_group, mark
 
 logger = get_logger(__name__)
 
@@ -26,6 +28,13 @@ def connect() -> None:
     """Connects the handlers, in a worker of a GPU before its pool forks."""
     signals.task_prerun.connect(_task_prerun, dispatch_uid="gpulease")
     signals.task_postrun.connect(_task_postrun, dispatch_uid="gpulease")
+    signals.worker_process_init.connect(_worker_process_init, dispatch_uid="gpulease")
+
+
+def _worker_process_init(**_: Any) -> None:
+    """A child of the pool has begun; in solo, which has none, nothing has."""
+    if gpu_workers.current is not None and os.getpid() != gpu_workers.current.presence.pid:
+        lead_group()
 
 
 def _task_prerun(task_id: str, task: Any, args: Any, kwargs: Any, **_: Any) -> None:
@@ -34,6 +43,7 @@ def _task_prerun(task_id: str, task: Any, args: Any, kwargs: Any, **_: Any) -> N
     if gpu_workers.current is None or claim is None or task.request.is_eager:
         return
     lease.board.write_child(begun_fence=claim.fence)
+    mark(claim.token)
     device = gpu_workers.current.device
     stored = _stored_end(task, task_id, header[AGAIN]) if AGAIN in header else None  # before Celery marks it as started
     held, called = Lease(gpu_workers.current.ledger, claim), called_by(task.name, args, kwargs)
@@ -54,6 +64,7 @@ def _task_postrun(task_id: str, state: str | None = None, **_: Any) -> None:
         return
     lease.end()
     is_stored = sys.exc_info()[0] is None  # else Celery's tracer, which calls this on its way out, could not store it
+    mark(None)
     if state not in OWN_ENDS or not is_stored or lease.board.is_given_up(run.claim.fence):
         return
     try:

@@ -44,3 +44,22 @@ def proxied(own_server, tmp_path, monkeypatch):
     with Proxy(own_server.port) as proxy, world_on(proxy.url, tmp_path, own_server, proxy) as world:
         yield world
         world.rest()
+
+
+@pytest.fixture
+def patient(redis_url, tmp_path, monkeypatch):
+    """A world in which nothing lapses while a test lasts, nor is renewed."""
+    yield from world_with_heartbeat(200, redis_url, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def steady(redis_url, tmp_path, monkeypatch):
+    """A world in which nothing lapses while a test lasts, and all that lives is renewed every second."""
+    yield from world_with_heartbeat(1, redis_url, tmp_path, monkeypatch)
+
+
+def world_with_heartbeat(seconds, url, folder, monkeypatch):
+    monkeypatch.setenv("GPULEASE_HOST", HOST)
+    with world_on(url, folder, gpulease_lease_ttl=600, gpulease_heartbeat_interval=seconds) as world:
+        yield world
+        world.rest()

@@ -5,18 +5,27 @@
     with Fault.REDIS_CUT.during(world):
         ...                               # it lasts so long
                                           # and is mended here, where it is of a kind that can be mended
+    Fault.PROCESS_KILLED.hit(world, worker)  # what happens to a process, and is not mended
 """
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 
-from tests.faults.world import World
+import psutil
 
-Injector = Callable[[World], Iterator[None]]
-_INJECTORS: "dict[Fault, Callable[[World], AbstractContextManager[None]]]" = {}
+from tests.faults.memory import limit_memory
+from tests.faults.world import LONG, TTL, World
+from tests.processes import Process
+from tests.waiting import wait_until
+
+Injector = Callable[..., Iterator[None]]
+Blow = Callable[[World, Process], None]
+_INJECTORS: "dict[Fault, Callable[..., AbstractContextManager[None]]]" = {}
+_BLOWS: "dict[Fault, Blow]" = {}
 
 
 class Fault(Enum):
@@ -40,9 +49,25 @@ class Fault(Enum):
     REDIS_READ_ONLY = "Redis is a replica of a server that is not there"
     REDIS_WITHOUT_REPLICAS = "Redis refuses to write, since too few replicas hear it"
 
-    def during(self, world: World) -> AbstractContextManager[None]:
-        """Breaks it at the beginning of the block, and mends it at its end."""
-        return _INJECTORS[self](world)
+    CLOCK_FORWARD = "the server's clock is an hour ahead, and then right again"
+    CLOCK_BACK = "the server's clock is an hour behind, and then right again"
+    PROCESS_STOPPED = "a process is stopped for three ttl, those that it has started are not"
+    CHILDREN_STOPPED = "the processes of a worker's pool, or its companion, are stopped for three ttl"
+    WORKER_STOPPED = "all processes of a worker are stopped for three ttl"
+    CHILDREN_TERMINATED = "the processes of a worker's pool, or its companion, get SIGTERM"
+    CHILDREN_QUIT = "the processes of a worker's pool, or its companion, get SIGQUIT"
+    CHILDREN_OUT_OF_MEMORY = "the kernel kills a process of a worker's pool for the memory that it wants"
+    PROCESS_KILLED = "one process is killed"
+    CHILDREN_KILLED = "the processes of a worker's pool are killed"
+    WORKER_KILLED = "all processes of a worker are killed, as by a power cut"
+
+    def hit(self, world: World, process: Process) -> None:
+        """Does it to this process of the world."""
+        _BLOWS[self](world, process)
+
+    def during(self, world: World, *process: Process) -> AbstractContextManager[None]:
+        """Breaks it, or this process, at the beginning of the block, and mends it at its end."""
+        return _INJECTORS[self](world, *process)
 
 
 def injects(fault: Fault) -> Callable[[Injector], Injector]:
@@ -187,3 +212,107 @@ def redis_without_replicas(world: World) -> Iterator[None]:
     world.client.config_set("min-replicas-to-write", 1)
     yield
     world.client.config_set("min-replicas-to-write", 0)
+
+
+def stop_for_three_ttl(pids: list[int]) -> Iterator[None]:
+    """From the beginning of the block, and at least until its end."""
+    began = time.monotonic()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    yield
+    wait_until(lambda: time.monotonic() - began > 3 * TTL, LONG, "three ttl")
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+
+
+@injects(Fault.PROCESS_STOPPED)
+def process_stopped(_world: World, process: Process) -> Iterator[None]:
+    """A worker's main, a beat; what it has started is not."""
+    yield from stop_for_three_ttl([process.pid])
+
+
+@injects(Fault.CHILDREN_STOPPED)
+def children_stopped(_world: World, process: Process) -> Iterator[None]:
+    """A pool's processes, or the companion."""
+    yield from stop_for_three_ttl(process.children())
+
+
+@injects(Fault.WORKER_STOPPED)
+def worker_stopped(_world: World, process: Process) -> Iterator[None]:
+    """As a laptop that sleeps."""
+    yield from stop_for_three_ttl([process.pid, *process.children()])
+
+
+def set_clock(world: World, offset: str) -> None:
+    """In one step: libfaketime reads the file at every look."""
+    new = world.folder / "clock.new"
+    new.write_text(offset)
+    new.rename(world.folder / "clock")
+
+
+@injects(Fault.CLOCK_FORWARD)
+def clock_forward(world: World) -> Iterator[None]:
+    """By libfaketime."""
+    set_clock(world, "+3600")
+    yield
+    set_clock(world, "+0")
+
+
+@injects(Fault.CLOCK_BACK)
+def clock_back(world: World) -> Iterator[None]:
+    """By libfaketime."""
+    set_clock(world, "-3600")
+    yield
+    set_clock(world, "+0")
+
+
+def hits(fault: Fault) -> Callable[[Blow], Blow]:
+    """Marks the function that does this to a process."""
+
+    def register(blow: Blow) -> Blow:
+        _BLOWS[fault] = blow
+        return blow
+
+    return register
+
+
+def hit_children(process: Process, number: signal.Signals) -> None:
+    """Main's own children; what they have started is not meant."""
+    for child in psutil.Process(process.pid).children():
+        child.send_signal(number)
+
+
+@hits(Fault.CHILDREN_KILLED)
+def children_killed(_world: World, process: Process) -> None:
+    """By somebody's hand."""
+    hit_children(process, signal.SIGKILL)
+
+
+@hits(Fault.CHILDREN_TERMINATED)
+def children_terminated(_world: World, process: Process) -> None:
+    """By somebody's hand."""
+    hit_children(process, signal.SIGTERM)
+
+
+@hits(Fault.CHILDREN_QUIT)
+def children_quit(_world: World, process: Process) -> None:
+    """By somebody's hand."""
+    hit_children(process, signal.SIGQUIT)
+
+
+@hits(Fault.CHILDREN_OUT_OF_MEMORY)
+def children_out_of_memory(world: World, process: Process) -> None:
+    """They get a control group of their own, which ends with the test, and less memory than their task wants."""
+    limit_memory(world.folder.name, process.children(), 100 << 20)
+
+
+@hits(Fault.PROCESS_KILLED)
+def process_killed(_world: World, process: Process) -> None:
+    """A worker's main, whose children go with it; a beat."""
+    os.kill(process.pid, signal.SIGKILL)
+
+
+@hits(Fault.WORKER_KILLED)
+def worker_killed(_world: World, process: Process) -> None:
+    """All at once."""
+    process.kill()

@@ -7,7 +7,6 @@ import subprocess
 import pytest
 
 from celery_gpulease.worker.processes import realm, started_at
-from tests.faults.conftest import world_on
 from tests.faults.world import HOST, SOON, kill
 from tests.processes import Process
 from tests.waiting import wait_until
@@ -16,25 +15,6 @@ GPU = f"{HOST}:0"
 IS_DEAD, IS_AWAITED = "which is dead", "waiting whether it lives"
 
 pytestmark = pytest.mark.skipif(not realm(), reason="the kernel does not tell who lives: no Linux, or a foreign /proc")
-
-
-@pytest.fixture
-def patient(redis_url, tmp_path, monkeypatch):
-    """A world in which nothing lapses while a test lasts, nor is renewed."""
-    yield from world_with_heartbeat(200, redis_url, tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def steady(redis_url, tmp_path, monkeypatch):
-    """A world in which nothing lapses while a test lasts, and all that lives is renewed every second."""
-    yield from world_with_heartbeat(1, redis_url, tmp_path, monkeypatch)
-
-
-def world_with_heartbeat(seconds, url, folder, monkeypatch):
-    monkeypatch.setenv("GPULEASE_HOST", HOST)
-    with world_on(url, folder, gpulease_lease_ttl=600, gpulease_heartbeat_interval=seconds) as world:
-        yield world
-        world.rest()
 
 
 def presence(world):

@@ -115,7 +115,7 @@ def test_with_20_000_other_keys_with_a_ttl_a_dead_workers_task_is_found_by_its_d
     for number in range(20_000):
         pipe.set(f"celery-task-meta-{number}", "{}", ex=86400)
     pipe.execute()
-    doomed = world.worker(0)
+    doomed = world.worker(0, GPULEASE_HOST="far")  # no neighbour sees it die
     task = world.send("wait_for", "go")
     world.started(task)
     world.worker(1)

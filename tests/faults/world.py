@@ -74,9 +74,16 @@ class World:
     def worker(self, gpu: int | str, *options: str, **env: str) -> Process:
         """`celery worker --gpu`, ready and known by the ledger as alive."""
         process = self.processes.worker("proj", gpu, *options, **env)
-        wait_until(
-            lambda: self.ledger.client.pubsub_numsub(self.ledger.keys.here(f"{HOST}:{gpu}"))[0][1], SOON, "a listener"
-        )
+        here = self.ledger.keys.here(f"{env.get('GPULEASE_HOST', HOST)}:{gpu}")
+        wait_until(lambda: self.ledger.client.pubsub_numsub(here)[0][1], SOON, "a listener")
+        return process
+
+    def beat(self) -> Process:
+        """`celery beat`, which has asked for its first reconciliation."""
+        schedule = str(self.folder / "beat.db")
+        options = ("-l", "info", "--max-interval", "1", "--pidfile", "", "-s", schedule)
+        process = self.processes.start("celery", "-A", "proj", "beat", *options, name="beat")
+        process.wait_for_log("Sending due task")
         return process
 
     def send(self, name: str, *args: object, pool: str = "default", **options: object) -> str:

@@ -21,6 +21,7 @@ from celery_gpulease.settings import Settings
 from tests.integration.ledger.world import World
 
 GPU = "node:0"
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture
@@ -492,6 +493,7 @@ RUNNING = {
     "another_deadline": lambda world: world.client.zadd("gpu:deadlines", {GPU: 1}),
     "fence_behind": lambda world: world.client.set(f"gpu:fence:{GPU}", 1),
     "presence_without_ttl": lambda world: world.client.persist(f"gpu:worker:{GPU}"),
+    "presence_of_an_hour": lambda world: world.client.pexpire(f"gpu:worker:{GPU}", HOUR_MS),
     "registry": lambda world: world.client.zadd("gpu:gpus", {GPU: 1}),
     "heartbeats": lambda world: world.client.zrem("gpu:heartbeats", GPU),
 }
@@ -523,6 +525,31 @@ def test_a_tail_without_a_deadline(world, run, caplog):
     world.client.zrem("gpu:deadlines", GPU)
     found(world, caplog, "GPU out of step")
     assert world.ledger.renew(run) == "tail"
+
+
+# the server's clock was stepped back by an hour
+
+
+def test_a_lease_lasts_for_no_hour(world, run, caplog):
+    world.client.pexpire(f"gpu:lease:{GPU}", HOUR_MS)
+    world.client.zadd("gpu:deadlines", {GPU: world.now_ms() + HOUR_MS})
+    found(world, caplog, "GPU out of step")
+    assert 29_000 < world.lease_ms() <= 30_000
+
+
+def test_a_tail_is_not_believed_for_an_hour(world, run, caplog):
+    world.ledger.give_back(run)
+    world.client.zadd("gpu:deadlines", {GPU: world.now_ms() + HOUR_MS})
+    found(world, caplog, "GPU out of step")
+    assert world.client.zscore("gpu:deadlines", GPU) <= world.now_ms() + 30_000
+
+
+def test_an_end_waits_for_no_hour(world, run, caplog):
+    world.ledger.requeue(run, "died", counted=True)
+    world.ledger.cancel("task")
+    world.client.zadd("gpu:ending", {"t": world.now_ms() + HOUR_MS})
+    found(world, caplog, "ticket out of place")
+    assert world.ledger.end().ticket == "t"
 
 
 def test_a_lease_of_ours_without_a_ttl_and_without_a_claim_gets_one(world, worker, caplog):

@@ -1,16 +1,25 @@
 """A worker is certainly dead where all its processes are gone and we can know it; else we say neither."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 
+import psutil
 import pytest
 
 from celery_gpulease.model import Presence
 from celery_gpulease.worker import processes
-from celery_gpulease.worker.processes import is_certainly_alive, is_certainly_dead, is_gone, realm, started_at
+from celery_gpulease.worker.processes import (
+    is_certainly_alive,
+    is_certainly_dead,
+    is_gone,
+    open_living,
+    realm,
+    started_at,
+)
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not realm(), reason="the kernel does not tell: no Linux, or a foreign /proc")
@@ -89,7 +98,7 @@ def test_a_main_thread_that_is_over_does_not_speak_for_the_others(tmp_path):
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         told = known(process)
-        wait_until(lambda: processes._stat(process.pid)[0] == "Z", 10, "the main thread to end")
+        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, 10, "the main thread to end")
         assert not is_gone(*told)
         assert not is_certainly_dead(presence(told))
         process.kill()
@@ -98,7 +107,7 @@ def test_a_main_thread_that_is_over_does_not_speak_for_the_others(tmp_path):
 def test_one_that_is_stopped_is_alive(living):
     told = known(living)
     living.send_signal(signal.SIGSTOP)
-    wait_until(lambda: processes._stat(living.pid)[0] == "T", 10, "it to stop")
+    wait_until(lambda: psutil.Process(living.pid).status() == psutil.STATUS_STOPPED, 10, "it to stop")
     assert is_certainly_alive(presence(told))
 
 
@@ -169,3 +178,28 @@ def test_a_pools_processes_are_those_beside_our_own():
     assert processes.child_pids(Pool({"processes": [7, None, os.getpid()]})) == [7]
     assert processes.child_pids(Pool({"threads": 1})) == []
     assert processes.child_pids(Pool({"processes": [7]}, active=False)) == []
+
+
+def readable(pidfd):
+    found = select.select([pidfd], [], [], 10)[0] == [pidfd]
+    os.close(pidfd)
+    return found
+
+
+def test_the_end_of_a_living_process_is_told_by_a_descriptor(living, gone):
+    pidfd = open_living(presence(gone, known(living)))
+    assert select.select([pidfd], [], [], 0)[0] == []
+    living.kill()
+    assert readable(pidfd)
+
+
+def test_there_is_none_for_what_is_gone_or_out_of_sight_or_another_process(living, gone):
+    pid, started = known(living)
+    for one in (presence(gone), presence((pid, started), realm="elsewhere"), presence((pid, started - 1))):
+        assert open_living(one) is None
+
+
+def test_what_lives_is_seen_with_its_name_and_group(living, gone):
+    seen = {one.pid: one for one in processes.living()}
+    assert (seen[living.pid].name, seen[living.pid].group) == ("sleep", os.getpgid(living.pid))
+    assert gone[0] not in seen

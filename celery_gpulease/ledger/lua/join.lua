@@ -4,7 +4,7 @@
 -- ARGV: gpu instance presence alias index uuid host pools ttl_ms heartbeat_ms dead seed route
 -- Returns: {'joined'} | {'in_use', presence of the other, when it last reported, does it stop (1 or 0)}
 --   | {'named', other gpu}
--- include: take_up pulse
+-- include: take_up pulse host
 local gpu, instance, presence, alias, index, uuid, host, pools, ttl_ms, heartbeat_ms, dead, seed, route = unpack(ARGV)
 local other = redis.call('GET', key('worker', gpu))
 local is_dead = dead ~= '' and (not other or string.find(other, dead, 1, true))
@@ -20,16 +20,6 @@ for _, name in ipairs({ alias, uuid }) do -- one device, two names: NVML in one 
   end
 end
 
--- Is the claim one that nobody answers for? A run that another than the dead one started waits for its deadline, as it
--- does where nobody is known to be dead; a tail's only proof of life is the presence of its worker.
-local function is_left_behind()
-  local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'state')
-  if not is_dead or not claim[1] then
-    return not other and claim[2] == 'tail'
-  end
-  return claim[2] ~= 'started' or redis.call('HGET', key('ticket', claim[1]), 'holder') == dead
-end
-
 mark_busy(gpu) -- of pools that it may have left
 redis.call('ZADD', GPUS, ttl_ms, gpu)
 redis.call('ZADD', HEARTBEATS, heartbeat_ms, gpu)
@@ -38,9 +28,12 @@ redis.call('HSET', key('device', gpu), 'host', host, 'index', index, 'uuid', uui
 redis.call('HSET', NAMES, alias, gpu, gpu, gpu)
 redis.call('HDEL', key('device', gpu), 'running', 'reported_ms')
 redis.call('HDEL', key('closed', gpu), 'closing')
-if is_left_behind() then -- while the dead one's presence is there: what stops half-way is done again
+if is_dead then -- while the dead one's presence is there: what stops half-way is done again
+  take_up_from(dead, gpu, 'taken over', seed)
+elseif not other and redis.call('HGET', key('claim', gpu), 'state') == 'tail' then -- presence is its only proof of life
   take_up(gpu, 'taken over', seed)
 end
 redis.call('SET', key('worker', gpu), presence, 'PX', ttl_ms)
 beat_pulse(gpu)
+tell_neighbours(host, gpu)
 return { 'joined' }

@@ -17,8 +17,8 @@ redis.call('SET', key('worker', gpu), presence, 'PX', device[1])
 redis.call('HSET', key('device', gpu), 'running', running_token, 'reported_ms', NOW, 'presence', presence)
 beat_pulse(gpu)
 
-local closed = redis.call('HMGET', key('closed', gpu), 'quarantine', 'until_ms')
-if closed[1] and running_token == '' and is_over(tonumber(closed[2]) or 0) then
+local closed = redis.call('HMGET', key('closed', gpu), 'quarantine', 'until_ms', 'left')
+if closed[1] and not closed[3] and running_token == '' and is_over(tonumber(closed[2]) or 0) then
   end_quarantine(gpu, 'its time is over')
   claim_next(gpu, false, seed)
 end

@@ -15,8 +15,12 @@ end
 if redis.call('GET', turn) == who then
   return { 'yours' }
 end
-if NOW - (tonumber(redis.call('HGET', PULSE, 'reconciled_at')) or 0) < tonumber(age_ms) then
+local reconciled_at = tonumber(redis.call('HGET', PULSE, 'reconciled_at')) or 0
+if reconciled_at <= NOW and NOW - reconciled_at < tonumber(age_ms) then -- a later one is of a clock stepped back since
   return { 'recent' }
+end
+if redis.call('PTTL', turn) > tonumber(ttl_ms) then -- so is this
+  redis.call('PEXPIRE', turn, ttl_ms)
 end
 if not redis.call('SET', turn, who, 'NX', 'PX', ttl_ms) then
   return { 'taken' }

@@ -4,7 +4,9 @@ import builtins
 import ctypes
 import json
 import os
+import resource
 import signal
+import subprocess
 import time
 import uuid
 from contextlib import contextmanager
@@ -320,3 +322,39 @@ def fork_and_wait(self, gate):
             os._exit(0)
         while not (JOURNAL.parent / gate).exists():
             time.sleep(0.01)
+
+
+@app.task(base=GPUTask, bind=True)
+def start_program(self, gate, has_session):
+    """Starts another program, in a session of its own or not, and never ends it."""
+    with run_of(self):
+        program = subprocess.Popen(["sleep", "600"], start_new_session=has_session)
+        note(what="program", task=self.request.id, pid=program.pid)
+        while not (JOURNAL.parent / gate).exists():
+            time.sleep(0.01)
+
+
+@app.task(base=GPUTask, bind=True)
+def want_memory(self, gate):
+    """Wants 400 MB, but only in its first run; where it does not get them, it raises."""
+    with run_of(self):
+        while not (JOURNAL.parent / gate).exists():
+            time.sleep(0.01)
+        marker = JOURNAL.parent / f"{self.request.id}.wanted"
+        if not marker.exists():
+            marker.touch()
+            return len(b"x" * (400 << 20))
+    return 0
+
+
+@app.task(base=GPUTask, bind=True)
+def reach_a_limit(self):
+    """As `want_memory`, where the process may have no more than it has (`ulimit -v`)."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    with run_of(self):
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (50 << 20), before[1]))
+        try:
+            return len(b"x" * (400 << 20))
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)

@@ -189,7 +189,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(
         what=st.sampled_from(
-            ["drain", "undrain", "close", "leave", "die", "is_cut_off", "second_worker", "successor", "successor"]
+            ["drain", "undrain", "close", "leave", "die", "is_cut_off", "second_worker", "successor", "neighbour"]
         ),
         gpu=gpus,
         is_reply_lost=repeats,
@@ -205,6 +205,7 @@ class LedgerMachine(RuleBasedStateMachine):
             "is_cut_off": lambda: self.die(gpu, with_runs=False),
             "second_worker": lambda: self.join(gpu, is_reply_lost),
             "successor": lambda: self.succeed(gpu, is_reply_lost),
+            "neighbour": lambda: self.bury(gpu, is_reply_lost),
         }[what]()
 
     @precondition(
@@ -421,6 +422,23 @@ class LedgerMachine(RuleBasedStateMachine):
         dead = self._present(gpu)
         if dead in self.killed:
             self.join(gpu, is_reply_lost, dead)
+
+    def bury(self, gpu, is_reply_lost):
+        """`kill -9`, now or before, and a neighbour sees it."""
+        self.die(gpu, with_runs=True)
+        dead = self._present(gpu)
+        if dead not in self.killed:
+            return
+        claim = self.before.claims.get(gpu, {})
+        is_left = bool(claim) and self._is_of(claim, dead)
+        if is_left:
+            self._is_taken_up(claim)
+        self.ledger.is_reply_lost = is_reply_lost
+        answer = self.ledger.bury(gpu, dead)
+        self.ledger.is_reply_lost = False
+        assert answer != is_reply_lost  # the second time nobody is left to bury
+        assert self._present(gpu) is None
+        assert self._picture().claims.get(gpu, {}) == ({} if is_left else claim)
 
     def _present(self, gpu):
         presence = self.client.get(self.world.key("worker", gpu))

@@ -218,3 +218,19 @@ def test_what_was_not_started_needs_no_grace(world, claim):
     world.lapse()
     world.outage()
     assert world.ledger.reap("node:0") == "reaped"
+
+
+# the clock was stepped back: what lies further ahead than anybody sets it says nothing
+
+
+def test_a_grace_of_a_clock_that_was_stepped_back_since_spares_nobody(world, worker, run):
+    world.client.hset(world.key("pulse"), "grace_until", world.now_ms() + 3_600_000)
+    world.lapse()
+    assert world.ledger.reap("node:0") == "reaped"
+
+
+def test_a_grace_that_was_granted_before_the_clock_was_stepped_back_is_not_the_last(world, worker, run):
+    world.outage()
+    world.client.hset(world.key("pulse"), "granted_at", world.now_ms() + 3_600_000)
+    world.lapse()
+    assert world.ledger.reap("node:0") == "grace"

@@ -74,3 +74,13 @@ def test_the_turn_of_the_dead_ends_by_itself(world, turn):
     assert 0 < world.client.pttl(turn) <= TURN_MS
     world.client.pexpireat(turn, LONG_AGO)
     assert world.ledger.take_turn("other")
+
+
+def test_the_last_turn_of_a_clock_that_was_stepped_back_since_is_over(world, turn):
+    world.ledger.take_turn("me")  # and never ends it
+    world.client.pexpire(turn, 3_600_000)
+    world.client.hset(world.key("pulse"), "reconciled_at", world.now_ms() + 3_600_000)
+    assert not world.ledger.take_turn("other", age=60)
+    assert 0 < world.client.pttl(turn) <= TURN_MS
+    world.client.delete(turn)
+    assert world.ledger.take_turn("other", age=60)

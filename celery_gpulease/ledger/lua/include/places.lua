@@ -11,7 +11,7 @@ end
 -- Its lease is there, or its worker's last report, younger than two heartbeats, says that it runs.
 local function is_held_for(gpu, token)
   local device = fields_of(key('device', gpu), 'running', 'reported_ms', 'heartbeat_ms')
-  local is_recent = NOW - (tonumber(device.reported_ms) or 0) < 2 * (tonumber(device.heartbeat_ms) or 0)
+  local is_recent = math.abs(NOW - (tonumber(device.reported_ms) or 0)) < 2 * (tonumber(device.heartbeat_ms) or 0)
   return redis.call('GET', key('lease', gpu)) == token or (is_recent and device.running == token)
 end
 
@@ -129,6 +129,10 @@ local function look_at_place(ticket, t, state)
     found('its end would never be written', function()
       redis.call('ZADD', ENDING, NOW, ticket)
       redis.call('HSETNX', key('ticket', ticket), 'why', 'lease_lost')
+    end)
+  elseif state == 'ending' and redis.call('ZSCORE', ENDING, ticket) - NOW > LONGEST_AFTER_RUN_MS then
+    found('its end would be written too late', function() -- the clock was stepped back since
+      redis.call('ZADD', ENDING, NOW, ticket)
     end)
   end
 end

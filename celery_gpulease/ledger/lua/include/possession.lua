@@ -2,6 +2,11 @@
 -- What one GPU's keys say of each other: for the reconciler, who finds what no operation leaves behind.
 local DEADLINE_TOLERANCE_MS = 1000
 
+-- What lasts for longer is of a clock that was stepped back since.
+local function longest_ms(gpu)
+  return ttl_ms_of(gpu) + DEADLINE_TOLERANCE_MS
+end
+
 local function is_token(lease)
   return lease and string.match(lease, '^%x+%-.+%-%d+$') and #string.match(lease, '^%x+') == 32
 end
@@ -36,6 +41,10 @@ local function look_at_registry(gpu, device, found_in)
     found('its presence has no TTL', function()
       redis.call('PEXPIRE', key('worker', gpu), ttl_ms_of(gpu))
     end)
+  elseif redis.call('PTTL', key('worker', gpu)) > longest_ms(gpu) then
+    found('its presence outlasts its ttl', function()
+      redis.call('PEXPIRE', key('worker', gpu), ttl_ms_of(gpu))
+    end)
   end
 end
 
@@ -52,6 +61,10 @@ local function look_at_lease(gpu, claim, lease, lease_ms)
     found('its lease has no TTL, and no claim', function()
       redis.call('PEXPIRE', key('lease', gpu), ttl_ms_of(gpu))
     end)
+  elseif lease == claim.token and lease_ms > longest_ms(gpu) then
+    found('its lease outlasts its ttl', function()
+      prolong_lease(gpu)
+    end)
   end
 end
 
@@ -63,6 +76,10 @@ local function look_at_deadline(gpu, claim, lease, lease_ms)
     end)
   elseif claim.token and claim.state == 'tail' and not deadline then
     found('it runs on without its lease, and has no deadline', function()
+      prolong_tail(gpu)
+    end)
+  elseif claim.state == 'tail' and deadline - NOW > longest_ms(gpu) then
+    found('it runs on without its lease, and its deadline outlasts its ttl', function()
       prolong_tail(gpu)
     end)
   elseif claim.token and claim.state ~= 'tail' and (not deadline

@@ -6,12 +6,13 @@ local function grace()
   local pulse = redis.call('HMGET', PULSE, 'at', 'grace_until', 'granted_at')
   local shortest = redis.call('ZRANGE', GPUS, 0, 0, 'WITHSCORES')[2]
   local at, grace_until, granted_at = tonumber(pulse[1]), tonumber(pulse[2]) or 0, tonumber(pulse[3]) or 0
+  local longest_until = NOW + tonumber(redis.call('ZREVRANGE', HEARTBEATS, 0, 0, 'WITHSCORES')[2] or 0) + 2000
   -- one grace for one silence: a reaper that no heartbeat follows must not grant it for ever
-  if at and shortest and NOW - at > tonumber(shortest) / 2 and granted_at <= at then
-    local longest = tonumber(redis.call('ZREVRANGE', HEARTBEATS, 0, 0, 'WITHSCORES')[2] or 0)
-    return NOW + longest + 2000, true
+  if at and shortest and NOW - at > tonumber(shortest) / 2 and (granted_at <= at or granted_at > NOW) then
+    return longest_until, true
   end
-  return grace_until, false
+  -- a longer one than we ever grant is of a clock that was stepped back since
+  return grace_until <= longest_until and grace_until or 0, false
 end
 
 local function notice_outage()

@@ -21,3 +21,15 @@ local function take_up(gpu, why, seed)
     claim_next(open, false, seed)
   end
 end
+
+-- The same for a worker that is known to be dead, whatever is left of any ttl; the ticket, or '' where it left none. A
+-- run that another one has started waits for its deadline.
+local function take_up_from(dead, gpu, why, seed)
+  local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'state')
+  if not claim[1] or (claim[2] == 'started' and redis.call('HGET', key('ticket', claim[1]), 'holder') ~= dead) then
+    return ''
+  end
+  redis.call('HDEL', key('ticket', claim[1]), 'last_run') -- it is over, and never takes the lease back
+  take_up(gpu, why, seed)
+  return claim[1]
+end
