@@ -74,7 +74,7 @@ class Heartbeat(Loop):
         try:
             self._beat()
         except BaseException:
-            self._next_beat = 0.0
+            self._next_beat = time.monotonic() + RETRY_EVERY
             raise
 
     def _beat(self) -> None:

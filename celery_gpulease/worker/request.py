@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.exceptions import Ignore, Reject, TaskPredicate
+from celery.exceptions import Ignore, Reject
 from celery.states import READY_STATES
 from celery.utils.log import get_logger
 from celery.worker import state as celery_state
@@ -21,7 +21,6 @@ from kombu.utils.encoding import safe_repr
 
 from celery_gpulease.events import with_state
 from celery_gpulease.exceptions import LedgerUnavailable
-from celery_gpulease.lease import board
 from celery_gpulease.model import AGAIN, HEADER, Claim
 from celery_gpulease.sending.maps import gpu_task_of
 from celery_gpulease.sending.stray import StrayRequest
@@ -37,8 +36,6 @@ logger = get_logger(__name__)
 DEATHS: Final = (WorkerLostError, SystemExit, KeyboardInterrupt, MemoryError)
 #: Ends in which the process is killed, or dies.
 KILLS: Final = (Terminated, TimeLimitExceeded, WorkerLostError, SystemExit, KeyboardInterrupt)
-#: Why a ticket goes back whose run has ended.
-UNSTORED: Final = "its end could not be stored"
 #: Celery 5.6 and newer would tell of a retry.
 NO_RETRY_EVENT: Final = {"emit_retry": False} if "emit_retry" in signature(Request.cancel).parameters else {}
 
@@ -199,23 +196,16 @@ class GPURequest(Request):
         else:
             self._end_as_celery(error, exc_info, send_failed_event, return_ok)
 
-    def _end_as_celery(self, error: BaseException, exc_info: Any, send_failed_event: bool, return_ok: bool) -> None:  # noqa: FBT001
+    def _end_as_celery(self, error: BaseException, *how: Any) -> None:
         try:
-            super().on_failure(exc_info, send_failed_event, return_ok)
+            super().on_failure(*how)
         except BaseException:  # of the result backend, or of a callback that cannot be sent
-            self._end_after(error, None if self._has_its_end() else UNSTORED)
+            self._end_after(error, None if self._has_its_end() else "its end could not be stored")
             raise
         if self._is_rejected:
             self._end_after(error, REJECTED, counted=False)
-        elif return_ok and not isinstance(error, TaskPredicate) and self._is_unstored():
-            self._end_after(error, UNSTORED)
         else:
             self._end_after(error)
-
-    def _is_unstored(self) -> bool:
-        """Could its process not store its end? Then it has not released the lease; Celery does not say so."""
-        is_released = self.claim is None or board.is_released(self.claim.fence)
-        return not is_released and not self._has_its_end()
 
     def _has_its_end(self) -> bool:
         """Is its end stored, or not to be stored?"""

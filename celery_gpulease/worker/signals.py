@@ -63,7 +63,8 @@ def _task_postrun(task_id: str, state: str | None = None, **_: Any) -> None:
     if gpu_workers.current is None or run is None or run.claim is None:
         return
     lease.end()
-    is_stored = sys.exc_info()[0] is None  # else Celery's tracer, which calls this on its way out, could not store it
+    # else Celery's tracer, which calls this on its way out, could not store it: main may, and must not find it ended
+    is_stored = sys.exc_info()[0] is None
     mark(None)
     if state not in OWN_ENDS or not is_stored or lease.board.is_given_up(run.claim.fence):
         return

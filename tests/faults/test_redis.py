@@ -4,12 +4,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from celery_gpulease import LeaseLost
 from celery_gpulease.embedded import EmbeddedServer
 from celery_gpulease.exceptions import LedgerUnavailable
 from tests.faults.conftest import world_on
 from tests.faults.faults import Fault
-from tests.faults.world import HOST, SOON, TTL, now
+from tests.faults.world import HOST, LONG, SOON, TTL, now
 from tests.waiting import wait_until
 
 #: They last for longer than a lease does.
@@ -115,7 +114,7 @@ def test_an_outage_longer_than_the_ttl_reaps_nobody_and_everything_goes_on(kept,
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", REFUSALS, ids=named)
-def test_what_ends_where_nothing_can_be_stored_runs_again_or_fails_and_senders_are_told(kept, fault):
+def test_what_ends_where_nothing_can_be_stored_has_one_end_and_senders_are_told(kept, fault):
     world, house = kept, full_house(kept)
     with fault.during(world):
         with pytest.raises(LedgerUnavailable):
@@ -125,9 +124,11 @@ def test_what_ends_where_nothing_can_be_stored_runs_again_or_fails_and_senders_a
             wait_until(lambda task=task: world.runs(task)[0].end, SOON, "the run to end")
         outlast()
     again, once = house.running
-    world.succeeds(again, *house.waiting)
-    assert isinstance(world.ends(once, "FAILURE"), LeaseLost)
-    assert [len(world.runs(task)) for task in house.all] == [2, 1, 1, 1, 1]
+    world.succeeds(*house.waiting)
+    world.ends(once, "FAILURE")  # LeaseLost, or that error, by who finds that it can be stored again
+    world.wait(lambda: world.state(again) in ("SUCCESS", "FAILURE"), LONG, again)
+    assert (world.state(again), len(world.runs(again))) in {("SUCCESS", 2), ("FAILURE", 1)}
+    assert [len(world.runs(task)) for task in (once, *house.waiting)] == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("fault", BLINKS, ids=named)
