@@ -27,6 +27,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from celery.utils.log import get_logger
 
 from celery_gpulease.loops import RETRY_EVERY, Loop
+from celery_gpulease.worker.leftovers import RUN
 
 if TYPE_CHECKING:
     from celery_gpulease.model import Claim
@@ -153,7 +154,8 @@ def _started() -> subprocess.Popen[bytes]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, MAINS_SIGNALS)
     try:
         command = (sys.executable, "-c", PROGRAM, *filter(None, sys.path))
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        env = {name: value for name, value in os.environ.items() if name != RUN}  # it is no program of the task's
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=env)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -12,7 +12,7 @@ KINDS = {"/sys/fs/cgroup/memory": "memory.limit_in_bytes", "/sys/fs/cgroup": "me
 def memory_root() -> Path:
     """Where a group with a limit can be made; the test is skipped where there is no such place."""
     for root, limit in KINDS.items():
-        probe = Path(root) / "gpulease-probe"
+        probe = Path(root) / f"gpulease-probe-{os.getpid()}"
         try:
             probe.mkdir(exist_ok=True)
         except OSError:

@@ -17,6 +17,7 @@ def goes_on(world, *tasks):
     world.succeeds(*tasks, *(world.send("add", n, n) for n in range(3)))
 
 
+@pytest.mark.long
 def test_a_companion_and_a_beat_may_be_stopped_and_end_in_any_way(world):
     worker, beat = world.worker(0, "-P", "solo"), world.beat()
     task = world.send("wait_for", "go")

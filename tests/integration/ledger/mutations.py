@@ -67,6 +67,17 @@ MUTATIONS = {
         "if false then",
         "ledger/test_reap.py::test_after_an_outage_runs_are_left_for_their_workers_to_regain",
     ),
+    "a_grace_of_another_clock_spares_the_dead": Mutation(
+        "return grace_until <= longest_until and grace_until or 0, false",
+        "return grace_until, false",
+        "ledger/test_reap.py::test_a_grace_of_a_clock_that_was_stepped_back_since_spares_nobody",
+    ),
+    "bury_overlooks_who_came_since": Mutation(
+        "if not presence or not string.find(presence, dead, 1, true) then",
+        "if not presence then",
+        "ledger/test_bury.py::test_it_is_buried_once_and_never_for_another",
+        only="bury",
+    ),
     "reap_does_not_wait_for_the_deadline": Mutation(
         "== token) or deadline > NOW then",
         "== token) then",
