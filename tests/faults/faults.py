@@ -7,11 +7,14 @@
                                           # and is mended here, where it is of a kind that can be mended
 """
 
+import os
+import signal
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from enum import Enum
 
 from tests.faults.world import World
+from tests.processes import Process
 
 Injector = Callable[[World], Iterator[None]]
 _INJECTORS: "dict[Fault, Callable[[World], AbstractContextManager[None]]]" = {}
@@ -24,6 +27,14 @@ class Fault(Enum):
     REDIS_RESET = "every connection to Redis is reset once"
     REDIS_STALLED = "nothing passes to or from Redis; then all of it does"
     REDIS_HALF_OPEN = "the connections to Redis stay open, and nothing passes on them ever again"
+
+    MAIN_KILLED = "`kill -9` of a worker's main process"
+    CHILD_KILLED = "`kill -9` of a process that main has started: of a pool's child, or of the companion"
+    WORKER_KILLED = "`kill -9` of all processes of a worker"
+    MAIN_FROZEN = "a worker's main process is stopped for a while"
+    WORKER_FROZEN = "all processes of a worker are stopped for a while"
+    WORKER_TERMINATED = "SIGTERM: the warm shutdown of a worker"
+    WORKER_QUIT = "SIGQUIT: the cold shutdown of a worker"
 
     def during(self, world: World) -> AbstractContextManager[None]:
         """Breaks it at the beginning of the block, and mends it at its end."""
@@ -68,3 +79,54 @@ def redis_half_open(world: World) -> Iterator[None]:
     """By the proxy."""
     world.proxy.lose()
     yield
+
+
+def victim(world: World) -> Process | None:
+    """A worker that lives, by the world's chance; it draws one number, whoever lives."""
+    gpu = world.chance.choice(sorted(world.workers))
+    alive = [worker for worker in (world.workers[gpu], *world.workers.values()) if worker.exit_code is None]
+    return alive[0] if alive else None
+
+
+def send(number: signal.Signals, *pids: int) -> None:
+    """Sends a signal to processes; one may have ended just now."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def hits(fault: Fault, number: signal.Signals, choose: Callable[[Process], list[int]]) -> None:
+    """Registers a fault that is one signal to some processes of a worker; one that stops them ends by SIGCONT."""
+
+    @injects(fault)
+    def inject(world: World) -> Iterator[None]:
+        worker = victim(world)
+        pids = choose(worker) if worker else []
+        send(number, *pids)
+        yield
+        if number == signal.SIGSTOP:
+            send(signal.SIGCONT, *pids)
+
+
+def main_of(worker: Process) -> list[int]:
+    """The process that was started."""
+    return [worker.pid]
+
+
+def children_of(worker: Process) -> list[int]:
+    """Those that it has started itself."""
+    return worker.children()[:1]
+
+
+def all_of(worker: Process) -> list[int]:
+    """Main first: it shall not see its child die."""
+    return [worker.pid, *worker.children()]
+
+
+hits(Fault.MAIN_KILLED, signal.SIGKILL, main_of)
+hits(Fault.CHILD_KILLED, signal.SIGKILL, children_of)
+hits(Fault.WORKER_KILLED, signal.SIGKILL, all_of)
+hits(Fault.MAIN_FROZEN, signal.SIGSTOP, main_of)
+hits(Fault.WORKER_FROZEN, signal.SIGSTOP, all_of)
+hits(Fault.WORKER_TERMINATED, signal.SIGTERM, main_of)
+hits(Fault.WORKER_QUIT, signal.SIGQUIT, main_of)
