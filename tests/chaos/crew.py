@@ -23,12 +23,16 @@ GPUS = [f"{HOST}:{gpu}" for gpu in WORKERS]
 
 
 class Crew(Actor):
-    """Starts the workers, and again what has ended: after a moment, as it may be refused for a ttl."""
+    """Starts the workers, and again what has ended: after a moment, as it may be refused for a ttl.
+
+    Attributes:
+        ready: The GPUs whose workers are up.
+    """
 
     def __init__(self, chaos):
         super().__init__(chaos, "crew", every=0.5)
         self.workers = chaos.world.workers
-        self._again_at = {}
+        self._again_at, self.ready = {}, set()
 
     def begin(self):
         """All at once."""
@@ -40,6 +44,7 @@ class Crew(Actor):
         """Looks at all of them."""
         for gpu, worker in list(self.workers.items()):
             if worker.exit_code is None:
+                self._look_if_ready(gpu, worker)
                 continue
             if gpu not in self._again_at:
                 self.say(f"the worker of GPU {gpu} has ended: {worker.exit_code} ({worker.name})")
@@ -49,7 +54,12 @@ class Crew(Actor):
                 worker.close()
                 self._start(gpu)
 
+    def _look_if_ready(self, gpu, worker):
+        if gpu not in self.ready and " ready." in worker.log:
+            self.ready.add(gpu)
+
     def _start(self, gpu):
+        self.ready.discard(gpu)
         command = ("celery", "-A", "chaos_tasks", "worker", "--gpu", str(gpu), "-l", "info", *WORKERS[gpu])
         self.workers[gpu] = self._start_process(command, f"gpu{gpu}")
         self.chaos.count("worker starts")

@@ -61,7 +61,7 @@ class EndWatch(Actor):
 
 
 class IdleWatch(Actor):
-    """How long was a GPU free, with a living worker, while somebody waited for it?"""
+    """How long was a GPU free, with a living worker that is up, while somebody waited for it?"""
 
     def __init__(self, chaos):
         super().__init__(chaos, "idle-watch", every=0.1)
@@ -75,8 +75,9 @@ class IdleWatch(Actor):
             self._since.clear()
             return
         now = time.time()
+        ready = {GPUS[gpu] for gpu in self.chaos.crew.ready}
         for gpu, (_, _, is_claimable, _, waits, *_) in zip(GPUS, seen, strict=True):
-            if not (is_claimable and waits):
+            if not (is_claimable and waits and gpu in ready):
                 self._since.pop(gpu, None)
                 continue
             since = self._since.setdefault(gpu, now)
