@@ -9,8 +9,9 @@ from kombu.exceptions import OperationalError
 from tests.chaos.actor import Spontaneous
 from tests.chaos.crew import GPUS, POOLS
 
-#: What a send may raise while Redis is away; Celery's result backend gives up in words of its own (RuntimeError).
-REFUSALS = (OperationalError, redis.exceptions.RedisError, RuntimeError, OSError)
+#: What a send may raise while Redis is away. Celery's result backend gives up in words of its own (RuntimeError), and
+#: kombu, for a plain task, where its channel was closed meanwhile (AttributeError, in `Channel._connparams`).
+REFUSALS = (OperationalError, redis.exceptions.RedisError, RuntimeError, OSError, AttributeError)
 #: More that wait than this, and senders wait too.
 MOST_WAITING = 60
 
