@@ -52,6 +52,7 @@ def _task_postrun(task_id: str, state: str | None = None, **_: Any) -> None:
     if gpu_workers.current is None or run is None or run.claim is None:
         return
     lease.end()
+    lease.board.write_child(left_fence=run.claim.fence)
     if state not in OWN_ENDS or lease.board.is_given_up(run.claim.fence):
         return
     try:

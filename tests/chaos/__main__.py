@@ -21,7 +21,13 @@ from tests.proxy import Proxy
 
 #: Redis keeps what it has said, whatever happens to it: what it lost would not be ours to find.
 SERVER = ("--appendonly", "yes", "--appendfsync", "always")
-CONF = {"redis_socket_timeout": 3.0}  # README, "Stopping a worker": the result backend may fall silent too
+#: As README advises: the result backend may fall silent too, and else a result that cannot be stored at its moment makes
+#: a task FAILURE, and with it those of its chain that Celery has sent already.
+CONF = {
+    "redis_socket_timeout": 3.0,
+    "result_backend_always_retry": True,
+    "result_backend_max_sleep_between_retries_ms": 1000,
+}
 
 
 def main():

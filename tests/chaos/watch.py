@@ -9,8 +9,8 @@ from tests.chaos.actor import Actor
 from tests.chaos.crew import GPUS
 
 READY = ("SUCCESS", "FAILURE", "REVOKED")
-#: Redis is away, and we are back in a moment.
-AWAY = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, redis.exceptions.BusyLoadingError)
+#: Redis is away or refuses, and we are back in a moment.
+AWAY = (redis.exceptions.RedisError,)
 
 
 class JournalWatch(Actor):

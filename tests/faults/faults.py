@@ -35,6 +35,10 @@ class Fault(Enum):
     WORKER_FROZEN = "all processes of a worker are stopped for a while"
     WORKER_TERMINATED = "SIGTERM: the warm shutdown of a worker"
     WORKER_QUIT = "SIGQUIT: the cold shutdown of a worker"
+    RABBITMQ_KILLED = "RabbitMQ is killed, and starts again"
+    RABBITMQ_RESTARTED = "RabbitMQ stops in order, and starts again"
+    RABBITMQ_BLOCKED = "RabbitMQ is short of memory, and reads nothing from who publishes"
+    RABBITMQ_HURRIES = "RabbitMQ closes the channel of who does not acknowledge within a second"
 
     def during(self, world: World) -> AbstractContextManager[None]:
         """Breaks it at the beginning of the block, and mends it at its end."""
@@ -130,3 +134,38 @@ hits(Fault.MAIN_FROZEN, signal.SIGSTOP, main_of)
 hits(Fault.WORKER_FROZEN, signal.SIGSTOP, all_of)
 hits(Fault.WORKER_TERMINATED, signal.SIGTERM, main_of)
 hits(Fault.WORKER_QUIT, signal.SIGQUIT, main_of)
+
+
+@injects(Fault.RABBITMQ_KILLED)
+def rabbitmq_killed(world: World) -> Iterator[None]:
+    """What is not on its disk is gone."""
+    world.rabbitmq.kill()
+    yield
+    world.rabbitmq.start()
+
+
+@injects(Fault.RABBITMQ_RESTARTED)
+def rabbitmq_restarted(world: World) -> Iterator[None]:
+    """As an upgrade does: it closes every connection by name."""
+    world.rabbitmq.control("stop")
+    world.rabbitmq.kill()
+    yield
+    world.rabbitmq.start()
+
+
+@injects(Fault.RABBITMQ_BLOCKED)
+def rabbitmq_blocked(world: World) -> Iterator[None]:
+    """By its memory alarm."""
+    world.rabbitmq.control("set_vm_memory_high_watermark", "0.0001")
+    yield
+    world.rabbitmq.control("set_vm_memory_high_watermark", "absolute", "300MB")
+
+
+@injects(Fault.RABBITMQ_HURRIES)
+def rabbitmq_hurries(world: World) -> Iterator[None]:
+    """For channels that are opened from now on; it looks at them every second then, not every minute."""
+    world.rabbitmq.control("eval", "application:set_env(rabbit, consumer_timeout, 1000).")
+    world.rabbitmq.control("eval", "application:set_env(rabbit, channel_tick_interval, 1000).")
+    yield
+    world.rabbitmq.control("eval", "application:set_env(rabbit, consumer_timeout, 1800000).")
+    world.rabbitmq.control("eval", "application:set_env(rabbit, channel_tick_interval, 60000).")

@@ -18,6 +18,7 @@ from celery_gpulease.embedded import EmbeddedServer
 from celery_gpulease.ledger.checks import inconsistencies
 from tests.processes import Process, Processes
 from tests.proxy import Proxy
+from tests.rabbitmq import RabbitMQ
 from tests.waiting import wait_until
 
 PROJECT = Path(__file__).parent / "project"
@@ -52,8 +53,8 @@ class Run:
 class World:
     """What a test does with its workers and tasks.
 
-    `server` is there where it is this test's alone, `proxy` where workers and sender reach it through one. `workers`
-    are those of its GPUs, of which a fault hits whom `chance` says.
+    `server` is there where it is this test's alone, `proxy` where workers and sender reach it through one, `rabbitmq`
+    where that is the broker. `workers` are those of its GPUs, of which a fault hits whom `chance` says.
     """
 
     url: str
@@ -62,6 +63,7 @@ class World:
     conf: dict
     server: EmbeddedServer | None = None
     proxy: Proxy | None = None
+    rabbitmq: RabbitMQ | None = None
     sent: list[str] = field(default_factory=list)
     workers: dict[int | str, Process] = field(default_factory=dict)
     chance: Random = field(default_factory=Random)
