@@ -75,9 +75,10 @@ class RabbitMQ:
         wait_until(lambda: self._answers() or process.exit_code is not None, START_SECONDS, repr(process))
         assert process.exit_code is None, repr(process)
 
-    def control(self, *arguments: str) -> None:
-        """`rabbitmqctl …`, at its end."""
-        subprocess.run([CONTROL, "-n", self._env["RABBITMQ_NODENAME"], *arguments], env=self._env, check=True)
+    def control(self, *arguments: str) -> str:
+        """What `rabbitmqctl …` prints, once it has ended."""
+        command = [CONTROL, "-n", self._env["RABBITMQ_NODENAME"], *arguments]
+        return subprocess.run(command, env=self._env, check=True, capture_output=True, text=True).stdout
 
     def kill(self) -> None:
         """Ends it as a power cut does."""

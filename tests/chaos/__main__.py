@@ -21,8 +21,8 @@ from tests.proxy import Proxy
 
 #: Redis keeps what it has said, whatever happens to it: what it lost would not be ours to find.
 SERVER = ("--appendonly", "yes", "--appendfsync", "always")
-#: As README advises: the result backend may fall silent too, and else a result that cannot be stored at its moment makes
-#: a task FAILURE, and with it those of its chain that Celery has sent already.
+#: As README advises: the result backend may fall silent too; and a result that cannot be stored at its moment makes its
+#: task FAILURE, and with it those of its chain that Celery has sent already.
 CONF = {
     "redis_socket_timeout": 3.0,
     "result_backend_always_retry": True,

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
-from random import Random
 
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.ledger import Ledger
@@ -33,7 +32,6 @@ class Chaos:
 
     def __init__(self, seed, world):
         self.seed, self.world = seed, world
-        world.chance = Random(f"{seed}:victims")
         self._log = (world.folder / "chaos.log").open("a", buffering=1)
         self._lock, self.counts = threading.Lock(), Counter()
         self.wishes, self.revoked = [], set()

@@ -26,13 +26,13 @@ class Crew(Actor):
     """Starts the workers, and again what has ended: after a moment, as it may be refused for a ttl.
 
     Attributes:
+        workers: By GPU, also one that has just ended.
         ready: The GPUs whose workers are up.
     """
 
     def __init__(self, chaos):
         super().__init__(chaos, "crew", every=0.5)
-        self.workers = chaos.world.workers
-        self._again_at, self.ready = {}, set()
+        self.workers, self.ready, self._again_at = {}, set(), {}
 
     def begin(self):
         """All at once."""
@@ -53,6 +53,12 @@ class Crew(Actor):
                 self._again_at.pop(gpu)
                 worker.close()
                 self._start(gpu)
+
+    def victim(self, chance):
+        """A worker that lives, None where there is none; it draws one number, whoever lives."""
+        chosen = chance.choice(sorted(WORKERS))
+        candidates = [self.workers[chosen], *self.workers.values()]
+        return next((worker for worker in candidates if worker.exit_code is None), None)
 
     def _look_if_ready(self, gpu, worker):
         if gpu not in self.ready and " ready." in worker.log:

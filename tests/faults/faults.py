@@ -5,19 +5,24 @@
     with Fault.REDIS_CUT.during(world):
         ...                               # it lasts so long
                                           # and is mended here, where it is of a kind that can be mended
+    Fault.PROCESS_KILLED.hit(world, worker)  # what happens to a process, and is not mended
 """
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 
-from tests.faults.world import World
+from tests.faults.world import LONG, TTL, World
 from tests.processes import Process
+from tests.waiting import wait_until
 
-Injector = Callable[[World], Iterator[None]]
-_INJECTORS: "dict[Fault, Callable[[World], AbstractContextManager[None]]]" = {}
+Injector = Callable[..., Iterator[None]]
+Blow = Callable[[World, Process], None]
+_INJECTORS: "dict[Fault, Callable[..., AbstractContextManager[None]]]" = {}
+_BLOWS: "dict[Fault, Blow]" = {}
 
 
 class Fault(Enum):
@@ -28,21 +33,30 @@ class Fault(Enum):
     REDIS_STALLED = "nothing passes to or from Redis; then all of it does"
     REDIS_HALF_OPEN = "the connections to Redis stay open, and nothing passes on them ever again"
 
-    MAIN_KILLED = "`kill -9` of a worker's main process"
-    CHILD_KILLED = "`kill -9` of a process that main has started: of a pool's child, or of the companion"
-    WORKER_KILLED = "`kill -9` of all processes of a worker"
-    MAIN_FROZEN = "a worker's main process is stopped for a while"
-    WORKER_FROZEN = "all processes of a worker are stopped for a while"
-    WORKER_TERMINATED = "SIGTERM: the warm shutdown of a worker"
-    WORKER_QUIT = "SIGQUIT: the cold shutdown of a worker"
+    PROCESS_STOPPED = "a process is stopped for three ttl, those that it has started are not"
+    WORKER_STOPPED = "all processes of a worker are stopped for three ttl"
+    PROCESS_KILLED = "one process is killed"
+    PROCESS_TERMINATED = "a process gets SIGTERM: a worker's warm shutdown"
+    PROCESS_QUIT = "a process gets SIGQUIT: a worker's cold shutdown"
+    CHILDREN_KILLED = "the processes of a worker's pool are killed"
+    WORKER_KILLED = "all processes of a worker are killed, as by a power cut"
     RABBITMQ_KILLED = "RabbitMQ is killed, and starts again"
     RABBITMQ_RESTARTED = "RabbitMQ stops in order, and starts again"
     RABBITMQ_BLOCKED = "RabbitMQ is short of memory, and reads nothing from who publishes"
     RABBITMQ_HURRIES = "RabbitMQ closes the channel of who does not acknowledge within a second"
 
-    def during(self, world: World) -> AbstractContextManager[None]:
-        """Breaks it at the beginning of the block, and mends it at its end."""
-        return _INJECTORS[self](world)
+    @property
+    def is_blow(self) -> bool:
+        """Does it hit a process, and is not mended?"""
+        return self in _BLOWS
+
+    def hit(self, world: World, process: Process) -> None:
+        """Does it to this process of the world."""
+        _BLOWS[self](world, process)
+
+    def during(self, world: World, *process: Process) -> AbstractContextManager[None]:
+        """Breaks it, or this process, at the beginning of the block, and mends it at its end."""
+        return _INJECTORS[self](world, *process)
 
 
 def injects(fault: Fault) -> Callable[[Injector], Injector]:
@@ -85,55 +99,68 @@ def redis_half_open(world: World) -> Iterator[None]:
     yield
 
 
-def victim(world: World) -> Process | None:
-    """A worker that lives, by the world's chance; it draws one number, whoever lives."""
-    gpu = world.chance.choice(sorted(world.workers))
-    alive = [worker for worker in (world.workers[gpu], *world.workers.values()) if worker.exit_code is None]
-    return alive[0] if alive else None
-
-
-def send(number: signal.Signals, *pids: int) -> None:
-    """Sends a signal to processes; one may have ended just now."""
+def stop_for_three_ttl(pids: list[int]) -> Iterator[None]:
+    """From the beginning of the block, and at least until its end."""
+    began = time.monotonic()
     for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
+        os.kill(pid, signal.SIGSTOP)
+    yield
+    wait_until(lambda: time.monotonic() - began > 3 * TTL, LONG, "three ttl")
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
 
 
-def hits(fault: Fault, number: signal.Signals, choose: Callable[[Process], list[int]]) -> None:
-    """Registers a fault that is one signal to some processes of a worker; one that stops them ends by SIGCONT."""
-
-    @injects(fault)
-    def inject(world: World) -> Iterator[None]:
-        worker = victim(world)
-        pids = choose(worker) if worker else []
-        send(number, *pids)
-        yield
-        if number == signal.SIGSTOP:
-            send(signal.SIGCONT, *pids)
+@injects(Fault.PROCESS_STOPPED)
+def process_stopped(_world: World, process: Process) -> Iterator[None]:
+    """A worker's main, a beat; what it has started is not."""
+    yield from stop_for_three_ttl([process.pid])
 
 
-def main_of(worker: Process) -> list[int]:
-    """The process that was started."""
-    return [worker.pid]
+@injects(Fault.WORKER_STOPPED)
+def worker_stopped(_world: World, process: Process) -> Iterator[None]:
+    """As a laptop that sleeps."""
+    yield from stop_for_three_ttl([process.pid, *process.children()])
 
 
-def children_of(worker: Process) -> list[int]:
-    """Those that it has started itself."""
-    return worker.children()[:1]
+def hits(fault: Fault) -> Callable[[Blow], Blow]:
+    """Marks the function that does this to a process."""
+
+    def register(blow: Blow) -> Blow:
+        _BLOWS[fault] = blow
+        return blow
+
+    return register
 
 
-def all_of(worker: Process) -> list[int]:
-    """Main first: it shall not see its child die."""
-    return [worker.pid, *worker.children()]
+@hits(Fault.PROCESS_KILLED)
+def process_killed(_world: World, process: Process) -> None:
+    """A worker's main, whose children go with it; a beat."""
+    os.kill(process.pid, signal.SIGKILL)
 
 
-hits(Fault.MAIN_KILLED, signal.SIGKILL, main_of)
-hits(Fault.CHILD_KILLED, signal.SIGKILL, children_of)
-hits(Fault.WORKER_KILLED, signal.SIGKILL, all_of)
-hits(Fault.MAIN_FROZEN, signal.SIGSTOP, main_of)
-hits(Fault.WORKER_FROZEN, signal.SIGSTOP, all_of)
-hits(Fault.WORKER_TERMINATED, signal.SIGTERM, main_of)
-hits(Fault.WORKER_QUIT, signal.SIGQUIT, main_of)
+@hits(Fault.PROCESS_TERMINATED)
+def process_terminated(_world: World, process: Process) -> None:
+    """As a service manager does."""
+    process.send(signal.SIGTERM)
+
+
+@hits(Fault.PROCESS_QUIT)
+def process_quit(_world: World, process: Process) -> None:
+    """As somebody who is in a hurry does."""
+    process.send(signal.SIGQUIT)
+
+
+@hits(Fault.CHILDREN_KILLED)
+def children_killed(_world: World, process: Process) -> None:
+    """By somebody's hand."""
+    for pid in process.children():
+        os.kill(pid, signal.SIGKILL)
+
+
+@hits(Fault.WORKER_KILLED)
+def worker_killed(_world: World, process: Process) -> None:
+    """All at once."""
+    process.kill()
 
 
 @injects(Fault.RABBITMQ_KILLED)
@@ -157,6 +184,7 @@ def rabbitmq_restarted(world: World) -> Iterator[None]:
 def rabbitmq_blocked(world: World) -> Iterator[None]:
     """By its memory alarm."""
     world.rabbitmq.control("set_vm_memory_high_watermark", "0.0001")
+    wait_until(lambda: "memory" in world.rabbitmq.control("eval", "rabbit_alarm:get_alarms()."), LONG, "the alarm")
     yield
     world.rabbitmq.control("set_vm_memory_high_watermark", "absolute", "300MB")
 

@@ -7,7 +7,6 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 
 import redis
 from celery import Celery
@@ -54,7 +53,7 @@ class World:
     """What a test does with its workers and tasks.
 
     `server` is there where it is this test's alone, `proxy` where workers and sender reach it through one, `rabbitmq`
-    where that is the broker. `workers` are those of its GPUs, of which a fault hits whom `chance` says.
+    where that is the broker.
     """
 
     url: str
@@ -65,8 +64,6 @@ class World:
     proxy: Proxy | None = None
     rabbitmq: RabbitMQ | None = None
     sent: list[str] = field(default_factory=list)
-    workers: dict[int | str, Process] = field(default_factory=dict)
-    chance: Random = field(default_factory=Random)
 
     def __post_init__(self):
         # past the proxy: what a test looks at is never broken
@@ -79,7 +76,7 @@ class World:
 
     def worker(self, gpu: int | str, *options: str, **env: str) -> Process:
         """`celery worker --gpu`, ready and known by the ledger as alive."""
-        process = self.workers[gpu] = self.processes.worker("proj", gpu, *options, **env)
+        process = self.processes.worker("proj", gpu, *options, **env)
         wait_until(
             lambda: self.ledger.client.pubsub_numsub(self.ledger.keys.here(f"{HOST}:{gpu}"))[0][1], SOON, "a listener"
         )
