@@ -7,7 +7,7 @@ LUA := build/lua
 # Most tests wait for a worker: two cores serve three at once. They share a server that REDIS_URL names, one by one.
 PARALLEL := $(if $(REDIS_URL),-n 0,-n 3 --dist loadgroup)
 
-.PHONY: help demo test test-all smoke lint bench clean
+.PHONY: help demo test test-all chaos smoke lint bench clean
 .DELETE_ON_ERROR:
 
 help:  ## say what can be made
@@ -21,6 +21,9 @@ test: .venv/dev.stamp  ## run the tests of every day
 
 test-all: .venv/dev.stamp  ## run every test that needs no Docker, those of every day and the long ones
 	$(BIN)/python -m pytest $(TESTS) $(PARALLEL)
+
+chaos: .venv/dev.stamp  ## break everything at random for MINUTES (2); SEED says in which order, and is printed
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED))
 
 smoke: .venv/dev.stamp  ## run the tests that need Docker; without it they are skipped, and say so
 	$(BIN)/python -m pytest tests/smoke

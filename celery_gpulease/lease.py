@@ -30,7 +30,7 @@ class Board:
     _FENCE: Final = struct.Struct("q")
     _LOST_AT: Final = 16
     _GIVEN_UP_AT: Final = 24
-    _CHILD: Final = struct.Struct("qq")
+    _CHILD: Final = struct.Struct("qqq")
     _CHILD_AT: Final = 32
     _SIZE: Final = 64
 
@@ -68,17 +68,24 @@ class Board:
     def _fence_at(self, at: int) -> int:
         return int(self._FENCE.unpack_from(self._page, at)[0])
 
-    def write_child(self, *, begun_fence: int = 0, released_fence: int = 0) -> None:
-        """The run's own process has begun it, or has released its lease."""
-        self._CHILD.pack_into(self._page, self._CHILD_AT, begun_fence, released_fence)
+    def write_child(self, *, begun_fence: int = 0, released_fence: int = 0, left_fence: int = 0) -> None:
+        """The run's own process has begun it, released its lease, or is done with it and leaves the rest to main."""
+        self._CHILD.pack_into(self._page, self._CHILD_AT, begun_fence, released_fence, left_fence)
 
     def is_begun(self, fence: int) -> bool:
         """Does a process run this now?"""
-        return bool(self._CHILD.unpack_from(self._page, self._CHILD_AT)[0] == fence)
+        return self._child(0) == fence
 
     def is_released(self, fence: int) -> bool:
         """Did the run's own process release its lease?"""
-        return bool(self._CHILD.unpack_from(self._page, self._CHILD_AT)[1] == fence)
+        return self._child(1) == fence
+
+    def is_left(self, fence: int) -> bool:
+        """Is the run's own process done with it, and its lease held until main says how it ended?"""
+        return self._child(2) == fence
+
+    def _child(self, field: int) -> int:
+        return int(self._CHILD.unpack_from(self._page, self._CHILD_AT)[field])
 
 
 #: Of this process, and of those that it forks.

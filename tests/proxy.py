@@ -68,7 +68,7 @@ class Proxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._do(self._cut)
+        self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -81,6 +81,13 @@ class Proxy:
 
     def _run(self, work) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    async def _end(self) -> None:
+        self._cut()
+        serving = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
 
     def _cut(self) -> None:
         self._is_cut = True
@@ -114,8 +121,8 @@ class Proxy:
                 self._pump(link, reader, to_server[1], is_request=True),
                 self._pump(link, to_server[0], writer, is_request=False),
             )
-        except OSError:
-            pass  # one side was reset: so is the other
+        except (OSError, asyncio.CancelledError):
+            pass  # one side was reset, or the proxy ends: so is the other
         finally:
             self._links.discard(link)
             link.reset()

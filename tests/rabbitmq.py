@@ -4,6 +4,7 @@ import os
 import secrets
 import shutil
 import socket
+import subprocess
 from pathlib import Path
 
 from celery_gpulease.embedded import HOST, free_port
@@ -14,6 +15,7 @@ from tests.waiting import wait_until
 START_SECONDS = 90.0
 #: Debian's script in the path insists on the user `rabbitmq`; this is what it runs.
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+CONTROL = SERVER.with_name("rabbitmqctl")
 
 # Erlang's name server in the same session, so that none stays behind as a daemon.
 START = 'epmd -port "$ERL_EPMD_PORT" -address 127.0.0.1 & exec "$0"'
@@ -72,6 +74,11 @@ class RabbitMQ:
         self._process = process
         wait_until(lambda: self._answers() or process.exit_code is not None, START_SECONDS, repr(process))
         assert process.exit_code is None, repr(process)
+
+    def control(self, *arguments: str) -> str:
+        """What `rabbitmqctl …` prints, once it has ended."""
+        command = [CONTROL, "-n", self._env["RABBITMQ_NODENAME"], *arguments]
+        return subprocess.run(command, env=self._env, check=True, capture_output=True, text=True).stdout
 
     def kill(self) -> None:
         """Ends it as a power cut does."""

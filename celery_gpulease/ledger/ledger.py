@@ -119,13 +119,17 @@ class Ledger(Orders):
         return str(answer[0])
 
     def requeue(self, claim: Claim, why: str, *, counted: bool, wanted: bool = False) -> str:
-        """Puts a ticket back at its old place: 'pending', 'claimed' (again), 'ending', 'ended' or 'stale'.
+        """Puts a ticket back at its old place.
 
         Args:
             claim: Of the run, or of the claim that did not start.
             why: For the journal.
             counted: Does it count as a delivery? A death does; what the task or a shutdown asked for does not.
             wanted: The task itself asked to run once more, whatever is stored of this run.
+
+        Returns:
+            'pending', 'scheduled' (its runs died: it waits for a while), 'claimed' (again), 'ending', 'ended' or
+            'stale'.
         """
         answer = self._claiming(
             "requeue",

@@ -129,7 +129,7 @@ def pending_rows(ledger: Ledger, gpus: list[GPURow]) -> Iterator[PendingRow]:
                 if row := _pending_row(ledger, ticket, now, position, reason):
                     yield row
         for ticket, due in _scan(ledger, ledger.keys.named("scheduled")):
-            reason = f"not due yet: in {max(0.0, due - now) / 1000:.0f} s"
+            reason = f"not due yet: in {max(0.0, due - now) / 1000:.0f} s{_why_it_waits_again(ledger, ticket)}"
             if row := _pending_row(ledger, ticket, now, None, reason):
                 yield row
 
@@ -239,6 +239,12 @@ def _pending_row(ledger: Ledger, ticket: str, now: int, position: int | None, re
         return None
     since = int(held_ms) if position is None else max(int(held_ms), int(eta_ms))
     return PendingRow(task_id, task, pool, position, ledger.rank(int(priority)), max(0, now - since) / 1000, reason)
+
+
+def _why_it_waits_again(ledger: Ledger, ticket: str) -> str:
+    """What was given out, and waits for its time again, has died."""
+    deaths = int(ledger.client.hget(ledger.keys.named("ticket", ticket), "deliveries") or 0)
+    return f", since its runs died {deaths} times" if deaths > 1 else ""
 
 
 def _why_pool_waits(pool: str, gpus: list[GPURow]) -> str:

@@ -102,7 +102,7 @@ class GPUStep(bootsteps.StartStopStep):
         track_starts(worker.app, installed.settings)
         devices.show_only(device)
         consume_only(worker.app, device)
-        bound_broker(worker.app)
+        bound_broker(worker.app, installed.settings.heartbeat_interval)
         outlast_refusals(worker.app)
         worker.consumer_cls = gpu_consumer(
             symbol_by_name(worker.consumer_cls),

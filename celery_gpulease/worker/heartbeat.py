@@ -66,6 +66,7 @@ class Heartbeat(Loop):
             if execution.is_over and self.leftovers.are_ended(execution):
                 settle(self._gpu_worker, execution)
             else:
+                self._end_if_forgotten(execution)
                 is_waiting |= execution.is_over or self._is_dropped(execution)
         return LOOK_EVERY if is_waiting else max(0.0, self._next_beat - time.monotonic())
 
@@ -123,6 +124,19 @@ class Heartbeat(Loop):
         elif time.monotonic() - execution.ended_since > RELEASE_TOLD_AFTER:
             self._lose(execution, "its task has ended without it")
 
+    def _end_if_forgotten(self, execution: Execution) -> None:
+        """Its process is done with it, and main has not said for a ttl how it ended.
+
+        Celery forgets a run whose connection was lost before main knew that a process had taken it (`flush` in
+        celery/concurrency/asynpool.py): main never says. It is given out again, which asks for a stored end first.
+        """
+        if not board.is_left(execution.claim.fence) or execution.is_over:
+            return
+        execution.left_since = execution.left_since or time.monotonic()
+        if time.monotonic() - execution.left_since > self._settings.lease_ttl:
+            logger.warning("%s is over, and how it ended was not told: it goes back to its place", execution.request)
+            self._gpu_worker.end(execution.claim, "its end was not told")
+
     def _is_dropped(self, execution: Execution) -> bool:
         """Is this one of the requests that Celery drops when its connection is lost, not yet with the pool?
 
@@ -134,10 +148,11 @@ class Heartbeat(Loop):
             return False
         if execution.unknown_since is None:
             execution.unknown_since = time.monotonic()
-        is_begun = board.is_begun(execution.claim.fence) or board.is_released(execution.claim.fence)
+        fence = execution.claim.fence
+        is_begun = board.is_begun(fence) or board.is_released(fence) or board.is_left(fence)
         if not is_begun and time.monotonic() - execution.unknown_since > DROPPED_AFTER:
             logger.warning("%s was dropped by Celery before it ran, and goes back to its place", request)
-            board.write_given_up(execution.claim.fence)  # should a process begin it after all, it does not run
+            board.write_given_up(fence)  # should a process begin it after all, it does not run
             self._gpu_worker.end(execution.claim, "dropped by Celery", counted=False)
         return not is_begun
 

@@ -60,6 +60,17 @@ class Fault(Enum):
     PROCESS_KILLED = "one process is killed"
     CHILDREN_KILLED = "the processes of a worker's pool are killed"
     WORKER_KILLED = "all processes of a worker are killed, as by a power cut"
+    PROCESS_TERMINATED = "a process gets SIGTERM: a worker's warm shutdown"
+    PROCESS_QUIT = "a process gets SIGQUIT: a worker's cold shutdown"
+    RABBITMQ_KILLED = "RabbitMQ is killed, and starts again"
+    RABBITMQ_RESTARTED = "RabbitMQ stops in order, and starts again"
+    RABBITMQ_BLOCKED = "RabbitMQ is short of memory, and reads nothing from who publishes"
+    RABBITMQ_HURRIES = "RabbitMQ closes the channel of who does not acknowledge within a second"
+
+    @property
+    def is_blow(self) -> bool:
+        """Does it hit a process, and is not mended?"""
+        return self in _BLOWS
 
     def hit(self, world: World, process: Process) -> None:
         """Does it to this process of the world."""
@@ -312,7 +323,55 @@ def process_killed(_world: World, process: Process) -> None:
     os.kill(process.pid, signal.SIGKILL)
 
 
+@hits(Fault.PROCESS_TERMINATED)
+def process_terminated(_world: World, process: Process) -> None:
+    """As a service manager does."""
+    process.send(signal.SIGTERM)
+
+
+@hits(Fault.PROCESS_QUIT)
+def process_quit(_world: World, process: Process) -> None:
+    """As somebody who is in a hurry does."""
+    process.send(signal.SIGQUIT)
+
+
 @hits(Fault.WORKER_KILLED)
 def worker_killed(_world: World, process: Process) -> None:
     """All at once."""
     process.kill()
+
+
+@injects(Fault.RABBITMQ_KILLED)
+def rabbitmq_killed(world: World) -> Iterator[None]:
+    """What is not on its disk is gone."""
+    world.rabbitmq.kill()
+    yield
+    world.rabbitmq.start()
+
+
+@injects(Fault.RABBITMQ_RESTARTED)
+def rabbitmq_restarted(world: World) -> Iterator[None]:
+    """As an upgrade does: it closes every connection by name."""
+    world.rabbitmq.control("stop")
+    world.rabbitmq.kill()
+    yield
+    world.rabbitmq.start()
+
+
+@injects(Fault.RABBITMQ_BLOCKED)
+def rabbitmq_blocked(world: World) -> Iterator[None]:
+    """By its memory alarm."""
+    world.rabbitmq.control("set_vm_memory_high_watermark", "0.0001")
+    wait_until(lambda: "memory" in world.rabbitmq.control("eval", "rabbit_alarm:get_alarms()."), LONG, "the alarm")
+    yield
+    world.rabbitmq.control("set_vm_memory_high_watermark", "absolute", "300MB")
+
+
+@injects(Fault.RABBITMQ_HURRIES)
+def rabbitmq_hurries(world: World) -> Iterator[None]:
+    """For channels that are opened from now on; it looks at them every second then, not every minute."""
+    world.rabbitmq.control("eval", "application:set_env(rabbit, consumer_timeout, 1000).")
+    world.rabbitmq.control("eval", "application:set_env(rabbit, channel_tick_interval, 1000).")
+    yield
+    world.rabbitmq.control("eval", "application:set_env(rabbit, consumer_timeout, 1800000).")
+    world.rabbitmq.control("eval", "application:set_env(rabbit, channel_tick_interval, 60000).")

@@ -4,32 +4,50 @@ import os
 
 import pytest
 
+from celery_gpulease.lease import board
 from celery_gpulease.ledger import Ledger
 from celery_gpulease.settings import Settings
 from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.heartbeat import Heartbeat
 from tests.integration.ledger.world import World, device
+from tests.waiting import wait_until
 
 GPU = "node:0"
 
 
+#: Seconds: what waits for a ttl is soon over.
+TTL = 0.6
+
+
 @pytest.fixture
 def world(redis_url):
-    world = World(Ledger(Settings(redis_url=redis_url)))
+    world = World(Ledger(Settings(redis_url=redis_url, lease_ttl=TTL, heartbeat_interval=TTL / 3)))
     yield world
     world.close()
     world.ledger.client.close()
 
 
-def test_a_run_that_is_over_holds_its_gpu_until_its_process_is_gone(world):
+@pytest.fixture
+def gpu_worker(world):
     gpu_worker = GPUWorker(world.ledger, device(GPU), ("default",), "gpu0@node")
     assert gpu_worker.join() == ["joined"]
     world.listen(GPU)
+    return gpu_worker
+
+
+@pytest.fixture
+def claim(world, gpu_worker):
+    """Of a run that has begun."""
     world.hold()
     world.ledger.claim(GPU)
     claim = world.pop()
     world.ledger.start(claim, "nonce", gpu_worker.presence.instance, acks_late=True, limit=3, stores_result=True)
     gpu_worker.begin(claim, request=None)
+    board.write_child(begun_fence=claim.fence)
+    return claim
+
+
+def test_a_run_that_is_over_holds_its_gpu_until_its_process_is_gone(world, gpu_worker, claim):
     heartbeat = Heartbeat(gpu_worker, on_taken=lambda: None)
     gpu_worker.end(claim, "killed", pid=os.getpid())
     heartbeat.turn()
@@ -55,3 +73,19 @@ def test_what_redis_knows_of_a_gpu_that_is_closed_is_put_right_by_its_worker(wor
     assert closing(world)
     gpu_worker.open("test")
     assert not closing(world)
+
+
+def test_a_run_whose_process_is_done_and_whose_end_main_never_tells_is_given_out_again(world, gpu_worker, claim):
+    """As where Celery forgets it, when the connection to the broker is lost."""
+    heartbeat = Heartbeat(gpu_worker, on_taken=lambda: None)
+    assert heartbeat.turn() is not None
+    board.write_child(left_fence=claim.fence)
+
+    def is_given_out_again():
+        heartbeat.turn()
+        return world.ticket(claim.ticket).get("token") != claim.token
+
+    wait_until(is_given_out_again, 10, "it to go back")
+    assert world.ticket(claim.ticket)["deliveries"] == "2"  # its death counts
+    assert not gpu_worker.is_running()
+    assert world.pop().ticket == claim.ticket

@@ -13,14 +13,16 @@ from pathlib import Path
 
 import celery
 import pytest
+from amqp.exceptions import PreconditionFailed
 from celery import Celery
-from kombu import Connection, Producer
+from kombu import Connection, Producer, Queue
 
 from celery_gpulease.dispatch.revoking import cancel
 from celery_gpulease.embedded import EmbeddedServer
 from celery_gpulease.ledger.checks import inconsistencies
 from celery_gpulease.ledger.views import gpu_rows
 from tests.faults.conftest import world_on
+from tests.faults.faults import Fault
 from tests.faults.world import HOST, LONG, PROJECT, SOON, overlaps
 from tests.waiting import wait_until
 
@@ -43,6 +45,7 @@ class Lab:
         self.rabbitmq = rabbitmq
         conf = {"broker_url": rabbitmq.url, "gpulease_redis_url": redis.url, "broker_connection_timeout": 1}
         self.world = self._exit.enter_context(world_on(redis.url, folder, **conf))
+        self.world.rabbitmq = rabbitmq
         workers = [self.start(0), self.start(1, "--gpu-pools", "other"), self.start_plain()]
         for worker in workers:
             worker.wait_for_log(" ready.")
@@ -263,6 +266,50 @@ def test_while_rabbitmq_is_away_what_runs_goes_on_what_is_sent_waits_and_no_gpu_
     lab.world.succeeds(running, waiting[0])
     assert [len(lab.world.runs(task)) for task in (running, *waiting)] == [1, 1, 1]
     assert lab.row(0)["state"] == lab.row(1)["state"] == "free"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", [Fault.RABBITMQ_KILLED, Fault.RABBITMQ_RESTARTED, Fault.RABBITMQ_BLOCKED])
+def test_whatever_befalls_rabbitmq_nothing_is_lost_and_nothing_runs_twice(lab, fault):
+    """Sending needs the ledger only; what ends meanwhile stores its end, and what waits runs in the end."""
+    gate = fault.name
+    running = lab.world.send("wait_for", gate)
+    lab.world.started(running)
+    before = [lab.world.send("add", 1, 1) for _ in range(3)]
+    with fault.during(lab.world):
+        meanwhile = [lab.world.send("add", 1, 1, **more) for more in ({}, {"pool": "other"}, {"countdown": 1})]
+        lab.world.open(gate)
+        lab.world.succeeds(running)
+    lab.world.succeeds(*before, *meanwhile)
+    assert [len(lab.world.runs(task)) for task in (running, *before, *meanwhile)] == [1] * 7
+
+
+@pytest.mark.long
+def test_a_task_that_is_longer_than_rabbitmqs_consumer_timeout_runs_once(lab, rabbitmq):
+    """It closes the channel of a consumer that holds a message for so long: a GPU's worker holds none."""
+    with Fault.RABBITMQ_HURRIES.during(lab.world):
+        worker = lab.start(5, "--gpu-pools", "hurried")
+        worker.wait_for_log(" ready.")
+        lab.until_alive(5)
+        running = lab.world.send("wait_for", "hurried", pool="hurried")
+        lab.world.started(running)
+        hold_a_message_until_its_channel_is_closed(rabbitmq)
+        lab.world.open("hurried")
+        lab.world.succeeds(running, lab.world.send("add", 1, 1, pool="hurried"))
+    assert len(lab.world.runs(running)) == 1
+    assert "Connection to broker lost" not in worker.log
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
+def hold_a_message_until_its_channel_is_closed(rabbitmq):
+    with Connection(rabbitmq.url) as connection, connection.channel() as channel:
+        queue = Queue("held", channel=channel)
+        queue.declare()
+        Producer(channel, routing_key="held").publish("hello")
+        assert queue.get(no_ack=False) is not None
+        with pytest.raises(PreconditionFailed, match="timeout"):
+            connection.drain_events(timeout=LONG)
 
 
 @pytest.mark.long

@@ -5,21 +5,15 @@
 -- include: gpu line
 local gpu, ticket, token, delay_ms = unpack(ARGV)
 local name = key('ticket', ticket)
-local t = redis.call('HMGET', name, 'state', 'token', 'pool', 'expires_ms')
+local t = redis.call('HMGET', name, 'state', 'token')
 
 if t[1] ~= 'claimed' or t[2] ~= token then
   return { 'stale' }
 end
-redis.call('ZADD', SCHEDULED, NOW + delay_ms, ticket)
-redis.call('HINCRBY', SCHEDULED_COUNT, t[3], 1)
-if tonumber(t[4]) > 0 then
-  redis.call('ZADD', EXPIRING, t[4], ticket)
-end
+put_in_schedule(ticket, NOW + delay_ms)
 redis.call('HINCRBY', name, 'deliveries', -1)
-redis.call('HSET', name, 'state', 'scheduled')
 redis.call('HDEL', name, 'gpu', 'token')
 note('deferred', ticket, gpu, '')
-tell_if_next(ticket)
 drop_claim(gpu, token)
 mark_free_if_claimable(gpu)
 return { 'scheduled' }

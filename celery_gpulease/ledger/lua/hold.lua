@@ -41,15 +41,9 @@ if is_revoked(task_id, stamps) then
   return { 'revoked' }
 end
 if tonumber(eta_ms) > NOW then
-  redis.call('HSET', name, 'state', 'scheduled')
-  redis.call('ZADD', SCHEDULED, eta_ms, ticket)
-  redis.call('HINCRBY', SCHEDULED_COUNT, pool, 1)
-  if tonumber(expires_ms) > 0 then
-    redis.call('ZADD', EXPIRING, expires_ms, ticket)
-  end
+  put_in_schedule(ticket, eta_ms)
   supersede_run()
   note('scheduled', ticket, '', pool)
-  tell_if_next(ticket)
   return { 'scheduled' }
 end
 

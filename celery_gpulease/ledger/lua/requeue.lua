@@ -1,7 +1,7 @@
 -- A run or a claim is over without an end: its ticket goes back to its old place, or to its end when it died too often.
 -- KEYS: prefix
 -- ARGV: gpu ticket token why counted wanted seed
--- Returns: {'pending' | 'claimed' | 'ending' | 'ended' | 'stale'}
+-- Returns: {'pending' | 'scheduled' | 'claimed' | 'ending' | 'ended' | 'stale'}
 -- include: dispatch
 local gpu, ticket, token, why, counted, wanted, seed = unpack(ARGV)
 local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'superseded')

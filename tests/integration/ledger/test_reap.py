@@ -86,6 +86,7 @@ def test_a_task_that_kills_its_workers_is_given_out_as_often_as_its_limit_says(w
         runs += 1
         world.lapse()
         world.ledger.reap("node:0")
+        world.end_delay(claim.ticket)
         claim = worker.pop()
     assert runs == 3
 

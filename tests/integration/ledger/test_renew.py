@@ -22,6 +22,7 @@ def put_back(world, run):
     world.ledger.drain(run.gpu, drained=True)
     world.lapse(run.gpu)
     assert world.ledger.reap(run.gpu) == "reaped"
+    world.end_delay(run.ticket)
     assert world.state(run.ticket) == "pending"
 
 

@@ -204,6 +204,11 @@ class World:
         self.client.hset(self.key("ticket", ticket), "eta_ms", at_ms)
         self.client.zadd(self.key("scheduled"), {ticket: at_ms}, xx=True)
 
+    def end_delay(self, ticket):
+        """What died twice waits no longer."""
+        self.make_due(ticket)
+        self.ledger.promote()
+
     def make_expired(self, ticket):
         self.client.hset(self.key("ticket", ticket), "expires_ms", LONG_AGO)
         self.client.zadd(self.key("expiring"), {ticket: LONG_AGO}, xx=True)

@@ -43,6 +43,18 @@ local function tell_if_next(ticket)
   end
 end
 
+-- Puts a ticket among those that wait for their time; it keeps the place in its line that it may have.
+local function put_in_schedule(ticket, due_ms)
+  local t = redis.call('HMGET', key('ticket', ticket), 'pool', 'expires_ms')
+  redis.call('ZADD', SCHEDULED, due_ms, ticket)
+  redis.call('HINCRBY', SCHEDULED_COUNT, t[1], 1)
+  if tonumber(t[2]) > 0 then
+    redis.call('ZADD', EXPIRING, t[2], ticket)
+  end
+  redis.call('HSET', key('ticket', ticket), 'state', 'scheduled')
+  tell_if_next(ticket)
+end
+
 -- Not in the schedule any more; once nobody is, the count is right again, whatever vanished by hand.
 local function unschedule(ticket, pool)
   if redis.call('ZREM', SCHEDULED, ticket) == 1 and pool then

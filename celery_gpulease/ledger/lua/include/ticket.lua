@@ -2,6 +2,7 @@
 -- The ends of a ticket, and its way back to the line.
 local REMEMBERED_MS = 15 * 60 * 1000
 local LONGEST_AFTER_RUN_MS = 60000
+local LONGEST_DELAY_MS = 5 * 60 * 1000
 local RETURNS_LIMIT, GPUS_LIMIT = 10, 3 -- claims that nobody started in time
 
 -- Ends that waited for a run of their task are due once none of its tickets runs.
@@ -71,8 +72,8 @@ local function mark_ending(ticket, why, beside_a_run)
   note('ending', ticket, '', why)
 end
 
--- Back to the old place in the line. `delivered` says whether this delivery counts.
-local function back_to_place(ticket, gpu, why, delivered)
+-- Back to the old place in the line, where `delay_ms` says so after a while. `delivered`: does this delivery count?
+local function back_to_place(ticket, gpu, why, delivered, delay_ms)
   if has_vanished(ticket) then
     return
   end
@@ -87,8 +88,22 @@ local function back_to_place(ticket, gpu, why, delivered)
     tell_of_next()
     return
   end
-  put_in_line(ticket, tonumber(redis.call('HGET', name, 'score')))
+  if delay_ms then
+    put_in_schedule(ticket, NOW + delay_ms)
+  else
+    put_in_line(ticket, tonumber(redis.call('HGET', name, 'score')))
+  end
   note('requeued', ticket, gpu, why)
+end
+
+-- A task whose runs die shall not keep a GPU from others: nil after its first death (hosts are taken away), then a
+-- heartbeat, doubled with each death.
+local function delay_after(deaths, gpu)
+  if deaths < 2 then
+    return nil
+  end
+  local heartbeat_ms = tonumber(redis.call('HGET', key('device', gpu or ''), 'heartbeat_ms')) or 10000
+  return math.min(heartbeat_ms * 2 ^ math.min(deaths - 2, 30), LONGEST_DELAY_MS)
 end
 
 -- The run is over without an end of its own. A run that was superseded by its retry, or may run only once, ends here.
@@ -102,6 +117,6 @@ local function return_died(ticket, gpu, why)
   elseif t[2] == '0' or tonumber(t[3]) >= tonumber(t[4] or 3) then
     mark_ending(ticket, 'lease_lost')
   else
-    back_to_place(ticket, gpu, why, true)
+    back_to_place(ticket, gpu, why, true, delay_after(tonumber(t[3]), gpu))
   end
 end
