@@ -17,6 +17,7 @@ from celery_gpulease.embedded import EmbeddedServer
 from celery_gpulease.ledger.checks import inconsistencies
 from tests.processes import Process, Processes
 from tests.proxy import Proxy
+from tests.sentinel import Sentinels
 from tests.waiting import wait_until
 
 PROJECT = Path(__file__).parent / "project"
@@ -51,7 +52,8 @@ class Run:
 class World:
     """What a test does with its workers and tasks.
 
-    `server` is there where it is this test's alone, `proxy` where workers and sender reach it through one.
+    `server` is there where it is this test's alone, `proxy` where workers and sender reach it through one, `sentinels`
+    where they ask these for it.
     """
 
     url: str
@@ -60,6 +62,7 @@ class World:
     conf: dict
     server: EmbeddedServer | None = None
     proxy: Proxy | None = None
+    sentinels: Sentinels | None = None
     sent: list[str] = field(default_factory=list)
 
     def __post_init__(self):
