@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from celery_gpulease.exceptions import ConfigurationError
-from celery_gpulease.settings import redis_urls
+from celery_gpulease.servers import redis_urls, refuse_unusable_ssl
 
 #: What Celery adds to a broker's URL that lacks it.
 BESIDE_THE_URL: Final = ("broker_port", "broker_user", "broker_password", "broker_vhost")
@@ -23,6 +23,7 @@ def refuse_contradictions(conf: Any) -> None:
         ConfigurationError: There is one; the message names it and the cure.
     """
     _refuse_places(conf)
+    refuse_unusable_ssl(conf)
     _refuse_steps(conf.broker_transport_options.get("priority_steps"))
 
 

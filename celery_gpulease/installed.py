@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from celery_gpulease.contradictions import refuse_contradictions
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.ledger import Ledger, is_same_server
-from celery_gpulease.settings import Settings, read_settings, redis_urls, urls_of
+from celery_gpulease.servers import redis_urls, urls_of
+from celery_gpulease.settings import Settings, read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,8 +58,11 @@ class Installation:
 
     def _is_ledgers(self, broker: object) -> bool:
         """Is this broker, without another to fail over to, the Redis where the leases live?"""
-        found = redis_urls(broker)
-        return len(found) == len(urls_of(broker)) == 1 and is_same_server(found[0], self.settings.redis_url)
+        found, settings = redis_urls(broker), self.settings
+        if not len(found) == len(urls_of(broker)) == 1 or not is_same_server(found[0], settings.redis_url):
+            return False
+        master = self.app.conf.broker_transport_options.get("master_name")
+        return not found[0].startswith("sentinel://") or master == settings.redis_options.get("master_name")
 
     @cached_property
     def event_dispatcher(self) -> Any:

@@ -126,9 +126,11 @@ class Claim:
         if not isinstance(claim, dict):
             return None
         try:
-            return cls(header["ticket"], claim["gpu"], claim["token"], int(claim["fence"]), int(claim["delivery"]))  # type: ignore[index]
-        except (KeyError, TypeError, ValueError):  # written by hand
+            found = cls(header["ticket"], claim["gpu"], claim["token"], int(claim["fence"]), int(claim["delivery"]))  # type: ignore[index]
+        except (KeyError, TypeError, ValueError, OverflowError):  # written by hand
             return None
+        are_texts = isinstance(found.ticket, str) and isinstance(found.token, str)
+        return found if are_texts and isinstance(found.gpu, str) and _GPU.fullmatch(found.gpu) else None
 
 
 @dataclass(frozen=True)

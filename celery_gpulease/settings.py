@@ -12,18 +12,28 @@ from typing import Any, Final
 
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.notices import warn
+from celery_gpulease.servers import (
+    REDIS_SCHEMES,
+    Server,
+    find_server,
+    readable,
+    redis_urls,
+    warn_of_shown_password,
+    warn_of_unchecked,
+)
 
 PREFIX: Final = "gpulease_"
 HOST: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
-REDIS_SCHEMES: Final = ("redis://", "rediss://", "unix://", "sentinel://")
+#: Settings whose values are never shown: they may hold a password.
+SECRET: Final = ("redis_url", "redis_options")
 
 
 @dataclass(frozen=True)
 class Settings:
     """The settings of `contract.md`; seconds are floats. Made by :func:`read_settings`."""
 
-    redis_url: str = ""
-    redis_options: Mapping[str, Any] = field(default_factory=dict)
+    redis_url: str = field(default="", repr=False)
+    redis_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     key_prefix: str = "gpu:"
     lease_ttl: float = 30.0
     heartbeat_interval: float = 10.0
@@ -51,9 +61,10 @@ def read_settings(conf: Any, environ: Mapping[str, str] = os.environ) -> Setting
     heartbeat = _seconds(conf, "heartbeat_interval", ttl / 3)
     if heartbeat > ttl / 2:
         raise _wrong("heartbeat_interval", heartbeat, f"at most half of gpulease_lease_ttl, here {ttl / 2:g} seconds")
+    server = _server(conf)
     settings = Settings(
-        redis_url=_redis_url(conf),
-        redis_options=_checked(conf, "redis_options", {}, _is_mapping, "a dict of options for the Redis client"),
+        redis_url=server.url,
+        redis_options=server.options,
         key_prefix=_checked(
             conf, "key_prefix", "gpu:", _is_prefix, "a text that ends with ':', without spaces or any of *?[]\\"
         ),
@@ -68,39 +79,28 @@ def read_settings(conf: Any, environ: Mapping[str, str] = os.environ) -> Setting
         on_lease_lost=_choice(conf, "on_lease_lost", "terminate", "warn"),
     )
     _warn_of_idle(settings)
+    warn_of_unchecked(conf)
     return settings
 
 
-def redis_urls(url: object) -> list[str]:
-    """The URLs of a broker or result backend that are Redis, as the ledger's client takes them."""
-    named = [_as_redis_py(one) for one in urls_of(url)]
-    return [one for one in named if one.startswith(REDIS_SCHEMES)]
-
-
-def urls_of(url: object) -> list[str]:
-    """The servers that a broker's URL names; those of one sentinel are one."""
-    urls = list(map(str, url)) if isinstance(url, (list, tuple)) else str(url or "").split(";")
-    return [";".join(urls)] if urls and urls[0].startswith("sentinel://") else urls
-
-
-def _as_redis_py(url: str) -> str:
-    """A URL in kombu's and Celery's spelling, as redis-py reads it."""
-    url = url.replace("redis+socket://", "unix://").replace("virtual_host=", "db=")
-    return re.sub(r"ssl_cert_reqs=(?:ssl\.)?CERT_(\w+)", lambda found: f"ssl_cert_reqs={found[1].lower()}", url)
-
-
-def _redis_url(conf: Any) -> str:
+def _server(conf: Any) -> Server:
+    """Where the leases live, and how it is reached; `gpulease_redis_options` win over Celery's own settings."""
+    options = _checked(conf, "redis_options", {}, _is_mapping, "a dict of options for the Redis client")
     url = conf.get(PREFIX + "redis_url")
-    if url is not None:
-        found = redis_urls(url)
-        if not found:
-            raise _wrong("redis_url", url, f"a URL that begins with one of {', '.join(REDIS_SCHEMES)}")
-        return found[0]
-    for other in (getattr(conf, "broker_url", None), getattr(conf, "result_backend", None)):
-        if found := redis_urls(other):
-            return found[0]
-    message = "gpulease_redis_url: neither the broker nor the result backend is Redis; say where the leases live"
-    raise ConfigurationError(message)
+    server = find_server(conf) if url is None else _named_server(conf, url)
+    if server is None:
+        message = "gpulease_redis_url: neither the broker nor the result backend is Redis; say where the leases live"
+        raise ConfigurationError(message)
+    return Server(server.url, {**server.options, **options})
+
+
+def _named_server(conf: Any, url: object) -> Server:
+    found = redis_urls(url)
+    if not found:
+        raise _wrong("redis_url", url, f"a URL that begins with one of {', '.join(REDIS_SCHEMES)}")
+    server = find_server(conf, found[0]) or Server(readable(PREFIX + "redis_url", found[0]))
+    warn_of_shown_password(server)
+    return server
 
 
 def _host(conf: Any, environ: Mapping[str, str]) -> str:
@@ -159,7 +159,8 @@ def _choice(conf: Any, name: str, *choices: str) -> str:
 
 
 def _wrong(name: str, value: object, wanted: str) -> ConfigurationError:
-    return ConfigurationError(f"{PREFIX}{name} = {value!r} is wrong: it must be {wanted}")
+    shown = "…" if name in SECRET else repr(value)
+    return ConfigurationError(f"{PREFIX}{name} = {shown} is wrong: it must be {wanted}")
 
 
 def _is_mapping(value: object) -> bool:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
+import ssl
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.retry import Retry
-from redis.sentinel import Sentinel
+from redis.sentinel import MasterNotFoundError, Sentinel
 
 from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SOCKET_TIMEOUT: Final = 5.0
 LEAST_SOCKET_TIMEOUT: Final = 1.0
 CONNECT_TIMEOUT: Final = 2.0
+SENTINEL_PORT: Final = 26379
+NO_RETRY: Final = Retry(NoBackoff(), 0)
 
 #: What a server that cannot serve now answers; anything else is a mistake of ours and is raised as it is.
 _UNAVAILABLE: Final = (
@@ -33,7 +35,8 @@ _UNAVAILABLE: Final = (
 )
 #: The same, where redis-py has no class for the code, or an older server puts it into a script's error.
 _UNAVAILABLE_CODES: Final = re.compile(r"\b(BUSY|LOADING|MISCONF|NOREPLICAS|OOM|READONLY|UNBLOCKED)\b|> 'maxmemory'")
-
+#: A right that is missing, as servers tell of it where a script was about to use it.
+_REFUSED_IN_SCRIPT: Final = re.compile("ACL failure in script|The user executing the script can't")
 
 #: What only connections over a network take.
 OF_THE_NETWORK: Final = {"socket_connect_timeout": CONNECT_TIMEOUT, "socket_keepalive": True}
@@ -54,18 +57,45 @@ def connect(url: str, options: Mapping[str, Any], **forced: Any) -> Any:
         **options,
         **forced,
     }
-    if not url.startswith("sentinel://"):
-        return redis.Redis.from_url(url, **given)
+    if any(name.startswith("ssl_") for name in given):  # as kombu has it: the options alone ask for TLS
+        url, given["ssl"] = url.replace("redis://", "rediss://"), True
+    if url.startswith("rediss://") or "ssl" in given:
+        given.setdefault("ssl_check_hostname", _is_checked(url, given))  # redis-py's own default depends on its version
+    if url.startswith("sentinel://"):
+        return _master(url, given)
+    given.pop("ssl", None)
+    return redis.Redis.from_url(url, **given)
+
+
+def _is_checked(url: str, given: Mapping[str, Any]) -> bool:
+    """Is the server's certificate looked at? As redis-py has it, where nothing is said."""
+    in_url = {} if url.startswith("sentinel://") else parse_url(url)
+    return {"ssl_cert_reqs": "required", **given, **in_url}["ssl_cert_reqs"] not in (None, "none", ssl.CERT_NONE)
+
+
+def _master(url: str, given: dict[str, Any]) -> Any:
+    """A client of the master that the sentinels name; user, password and database are of their first URL, as in kombu.
+
+    Raises:
+        ConfigurationError: The master's name is missing.
+    """
     if "master_name" not in given:
-        message = "gpulease_redis_options: a sentinel:// URL needs 'master_name'"
+        message = (
+            "gpulease_redis_options: a sentinel:// URL needs 'master_name' (where it is the broker's, "
+            "broker_transport_options)"
+        )
         raise ConfigurationError(message)
-    master = given.pop("master_name")
-    sentinel_options = given.pop("sentinel_kwargs", None)
-    hosts = [urlsplit(one) for one in url.split(";")]
-    given.setdefault("password", hosts[0].password)
-    given.setdefault("db", int(hosts[0].path.strip("/") or 0))
-    nodes = [(one.hostname or "localhost", one.port or 26379) for one in hosts]
-    return Sentinel(nodes, sentinel_kwargs=sentinel_options).master_for(master, **given)
+    places = [parse_url(one.replace("sentinel://", "redis://")) for one in url.split(";")]
+    name, of_sentinels = given.pop("master_name"), given.pop("sentinel_kwargs", None) or {}
+    least = given.pop("min_other_sentinels", 0)
+    patience = {"socket_timeout": CONNECT_TIMEOUT, "socket_connect_timeout": CONNECT_TIMEOUT, "retry": NO_RETRY}
+    sentinel = Sentinel(
+        [(place.get("host", "localhost"), place.get("port", SENTINEL_PORT)) for place in places],
+        min_other_sentinels=least,
+        sentinel_kwargs={**patience, **of_sentinels},
+    )
+    credentials = {one: places[0][one] for one in ("username", "password", "db") if one in places[0]}
+    return sentinel.master_for(name, **{"db": 0, **credentials, **given})
 
 
 def timeout_for(heartbeat_interval: float) -> float:
@@ -86,17 +116,28 @@ def _place(url: str) -> tuple[Any, ...]:
     return (parts.get("path") or (host, parts.get("port", 6379)), int(parts.get("db", 0)))
 
 
+class NotPermitted(ConfigurationError, redis.exceptions.NoPermissionError):
+    """The server's ACL refuses our user a command or a key. It is still redis-py's error, where we can do without."""
+
+
 @contextmanager
 def in_our_words(what: str) -> Iterator[None]:
     """Turns what Redis cannot do now into LedgerUnavailable, which names the operation.
 
     Raises:
         LedgerUnavailable: The server cannot be reached, or cannot write.
+        NotPermitted: Our user lacks a right.
     """
     try:
         yield
     except redis.exceptions.RedisError as error:
+        if isinstance(error, redis.exceptions.NoPermissionError) or _REFUSED_IN_SCRIPT.search(str(error)):
+            message = f"{what}: our Redis user lacks a right; 'Rights in Redis' in README names all of them: {error}"
+            raise NotPermitted(message) from error
         if not isinstance(error, _UNAVAILABLE) and not _UNAVAILABLE_CODES.search(str(error)):
             raise
-        message = f"{what}: the Redis that holds the leases (gpulease_redis_url) does not answer: {error}"
+        said = "no sentinel knows a living master" if isinstance(error, MasterNotFoundError) else str(error)
+        message = f"{what}: the Redis that holds the leases (gpulease_redis_url) does not answer: {said}"
+        if "CERTIFICATE_VERIFY_FAILED" in said:
+            message += ". Name who has signed its certificate: 'ssl_ca_certs' in gpulease_redis_options"
         raise LedgerUnavailable(message) from error

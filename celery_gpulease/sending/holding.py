@@ -218,16 +218,16 @@ def held(app: Any, name: str, message: Finished, where: Destination, ticket: str
     A worker that saw the eta would wait a second time, and hold the lease meanwhile; it travels in our header.
     """
     headers = message.headers
-    task_id, eta = headers["id"], headers.get("eta")
+    task_id, eta, hole = headers["id"], headers.get("eta"), uuid.uuid4().hex  # which nothing in the message contains
     header = {"ticket": ticket, "task": name, "pool": where.pool, "pin": where.pin or None, "eta": eta}
     envelope = {
         "body": base64.b64encode(str_to_bytes(message.body)).decode(),
         "content-encoding": message.content_encoding,
         "content-type": message.content_type,
-        "headers": {**headers, "eta": None, HEADER: {**header, "claim": f"{ticket}-claim"}},
+        "headers": {**headers, "eta": None, HEADER: {**header, "claim": f"{hole}-claim"}},
         "properties": {
             **message.properties,
-            "delivery_info": {"exchange": "", "routing_key": f"{ticket}-queue"},
+            "delivery_info": {"exchange": "", "routing_key": f"{hole}-queue"},
             "body_encoding": "base64",
             "delivery_tag": ticket,
         },
@@ -243,15 +243,15 @@ def held(app: Any, name: str, message: Finished, where: Destination, ticket: str
         priority=checked_priority(message.properties.get("priority")),
         eta_ms=epoch_ms(app, eta),
         expires_ms=epoch_ms(app, headers.get("expires")),
-        message=_with_holes(dumps(envelope), ticket),
+        message=_with_holes(dumps(envelope), hole),
         stamps=dumps(stamps) if stamps else "",
         run_ticket=run.claim.ticket if run and run.claim else "",
         run_token=run.claim.token if run and run.claim else "",
     )
 
 
-def _with_holes(text: str, ticket: str) -> str:
-    return text.replace(f"{ticket}-queue", QUEUE_HOLE, 1).replace(f'"{ticket}-claim"', CLAIM_HOLE, 1)
+def _with_holes(text: str, hole: str) -> str:
+    return text.replace(f"{hole}-queue", QUEUE_HOLE, 1).replace(f'"{hole}-claim"', CLAIM_HOLE, 1)
 
 
 def checked_priority(priority: int | None) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kombu import Exchange, Queue
 
 from celery_gpulease.exceptions import ConfigurationError
-from celery_gpulease.settings import redis_urls
+from celery_gpulease.servers import redis_urls
 
 if TYPE_CHECKING:
     from celery_gpulease.model import Device

@@ -110,7 +110,7 @@ class GPUConsumer(Consumer):
     def _end_ticket(self, message: Any) -> None:
         headers = message.headers if isinstance(message.headers, dict) else {}
         claim = Claim.from_header(headers.get(HEADER))
-        if claim is not None:
+        if claim is not None and claim.gpu == self.gpu_worker.device.id:
             self.gpu_worker.begin(claim, message)
             self.gpu_worker.end(claim)
 

@@ -112,6 +112,9 @@ class GPURequest(Request):
             if self.claim is None:  # it came past the ledger
                 self.gpu_worker.on_stray(self)
                 return False
+            if self.claim.gpu != self.gpu_worker.device.id:  # it is routed once more, to where it belongs
+                logger.warning("%s is dropped: somebody put it here, its claim is for GPU %s", self, self.claim.gpu)
+                return False
             if celery_state.should_stop is not None or celery_state.should_terminate is not None:
                 return False  # the claim goes back when the worker closes
             if seconds := self.gpu_worker.rate_limits.seconds_until(self.task, self.claim.ticket):

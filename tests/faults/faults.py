@@ -10,12 +10,14 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 
 import psutil
+import redis
 
 from tests.faults.memory import limit_memory
 from tests.faults.world import LONG, TTL, World
@@ -48,6 +50,11 @@ class Fault(Enum):
     REDIS_EVICTS = "Redis has no memory, and throws away whatever has a TTL"
     REDIS_READ_ONLY = "Redis is a replica of a server that is not there"
     REDIS_WITHOUT_REPLICAS = "Redis refuses to write, since too few replicas hear it"
+    EVENTS_OFF = "somebody switches the server's keyspace events off"
+    EVENTS_LATE = "the server does not notice by itself that a key's time is over"
+    EVENTS_LOST = "the connections that listen are cut; what is published meanwhile reaches nobody"
+    EVENTS_IN_MASSES = "keys of others are deleted as fast as the server can"
+    MASTER_KILLED = "the master is killed, and sentinels promote its replica"
 
     CLOCK_FORWARD = "the server's clock is an hour ahead, and then right again"
     CLOCK_BACK = "the server's clock is an hour behind, and then right again"
@@ -132,6 +139,14 @@ def redis_slow(world: World) -> Iterator[None]:
 @injects(Fault.REDIS_KILLED)
 def redis_killed(world: World) -> Iterator[None]:
     """What it keeps is said by the options of the test's server."""
+    world.server.kill()
+    yield
+    world.server.start()
+
+
+@injects(Fault.MASTER_KILLED)
+def master_killed(world: World) -> Iterator[None]:
+    """It comes back at the end, and the sentinels make it the replica."""
     world.server.kill()
     yield
     world.server.start()
@@ -375,3 +390,45 @@ def rabbitmq_hurries(world: World) -> Iterator[None]:
     yield
     world.rabbitmq.control("eval", "application:set_env(rabbit, consumer_timeout, 1800000).")
     world.rabbitmq.control("eval", "application:set_env(rabbit, channel_tick_interval, 60000).")
+
+
+@injects(Fault.EVENTS_OFF)
+def events_off(world: World) -> Iterator[None]:
+    """Nobody but us switches them on again."""
+    world.client.config_set("notify-keyspace-events", "")
+    yield
+
+
+@injects(Fault.EVENTS_LATE)
+def events_late(world: World) -> Iterator[None]:
+    """As a server with very many keys; it must have been started with `--enable-debug-command yes`."""
+    world.client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "0")
+    yield
+    world.client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "1")
+
+
+@injects(Fault.EVENTS_LOST)
+def events_lost(world: World) -> Iterator[None]:
+    """Redis' own command; they come back at once, and what happened in between is never told."""
+    world.client.client_kill_filter(_type="pubsub")
+    yield
+
+
+@injects(Fault.EVENTS_IN_MASSES)
+def events_in_masses(world: World) -> Iterator[None]:
+    """By a thread, over a connection of its own."""
+    is_over = threading.Event()
+
+    def delete() -> None:
+        with redis.Redis(connection_pool=redis.ConnectionPool(**world.client.connection_pool.connection_kwargs)) as one:
+            while not is_over.is_set():
+                with one.pipeline(transaction=False) as pipe:
+                    for number in range(500):
+                        pipe.set(f"other:{number}", 1).delete(f"other:{number}")
+                    pipe.execute()
+
+    thread = threading.Thread(target=delete)
+    thread.start()
+    yield
+    is_over.set()
+    thread.join()

@@ -18,6 +18,7 @@ from celery_gpulease.ledger.checks import inconsistencies
 from tests.processes import Process, Processes
 from tests.proxy import Proxy
 from tests.rabbitmq import RabbitMQ
+from tests.sentinel import Sentinels
 from tests.waiting import wait_until
 
 PROJECT = Path(__file__).parent / "project"
@@ -53,7 +54,7 @@ class World:
     """What a test does with its workers and tasks.
 
     `server` is there where it is this test's alone, `proxy` where workers and sender reach it through one, `rabbitmq`
-    where that is the broker.
+    where that is the broker, `sentinels` where they ask these for it.
     """
 
     url: str
@@ -63,6 +64,7 @@ class World:
     server: EmbeddedServer | None = None
     proxy: Proxy | None = None
     rabbitmq: RabbitMQ | None = None
+    sentinels: Sentinels | None = None
     sent: list[str] = field(default_factory=list)
 
     def __post_init__(self):

@@ -18,6 +18,9 @@ def settings_of(**conf):
         ({"broker_vhost": "5"}, "broker_vhost.*broker_url"),
         ({"broker_password": "secret"}, "broker_password.*broker_url"),
         ({"broker_transport_options": {"priority_steps": [1, 5, 9]}}, "priority_steps.*begin the steps with 0"),
+        ({"broker_use_ssl": True}, "broker_use_ssl.*ssl_cert_reqs"),
+        ({"result_backend": "redis://two", "redis_backend_use_ssl": True}, "redis_backend_use_ssl.*ssl_cert_reqs"),
+        ({"broker_use_ssl": {"ca_certs": "/ca.pem"}}, "broker_use_ssl.*ssl_ca_certs"),
         ({"gpulease_redis_options": {"db": 5}}, "gpulease_redis_options: 'db'.*gpulease_redis_url"),
     ],
 )

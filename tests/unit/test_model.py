@@ -42,8 +42,20 @@ def test_a_claim_is_read_from_the_header():
     assert Claim.from_header({"ticket": "t", "claim": claim}) == Claim("t", "n:0", "k", 7, 1)
 
 
+CLAIM = {"gpu": "n:0", "token": "k", "fence": 7, "delivery": 1}
+
+
 @pytest.mark.parametrize(
-    "header", [{"claim": {}}, {"ticket": "t", "claim": {"gpu": "n:0", "token": "k", "fence": "x"}}]
+    "header",
+    [
+        {"claim": {}},
+        {"ticket": "t", "claim": {"gpu": "n:0", "token": "k", "fence": "x"}},
+        {"ticket": ["t"], "claim": CLAIM},
+        {"ticket": "t", "claim": {**CLAIM, "token": {}}},
+        {"ticket": "t", "claim": {**CLAIM, "fence": float("inf")}},
+        {"ticket": "t", "claim": {**CLAIM, "gpu": ["n:0"]}},
+        {"ticket": "t", "claim": {**CLAIM, "gpu": "x} lease:n:0"}},
+    ],
 )
 def test_a_claim_that_was_written_by_hand_is_none(header):
     assert Claim.from_header(header) is None

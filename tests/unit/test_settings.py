@@ -1,10 +1,13 @@
 """Every setting is read and checked in one place, and a wrong one is named with its cure."""
 
+import traceback
+
 import pytest
 from celery import Celery
 
 from celery_gpulease.exceptions import ConfigurationError
-from celery_gpulease.settings import read_settings, redis_urls
+from celery_gpulease.servers import redis_urls
+from celery_gpulease.settings import read_settings
 
 
 def settings_of(*, environ=None, broker="redis://one:6379/3", backend=None, **conf):
@@ -55,6 +58,63 @@ def test_the_heartbeat_is_a_third_of_the_ttl_unless_it_is_set():
 def test_a_wrong_value_is_refused_by_the_settings_name(name, value):
     with pytest.raises(ConfigurationError, match=f"gpulease_{name}"):
         settings_of(**{name: value})
+
+
+SECRET = "Sesame42"
+
+
+@pytest.mark.parametrize(
+    ("conf", "named"),
+    [
+        ({"redis_url": f"redsi://:{SECRET}@one"}, "gpulease_redis_url"),
+        ({"redis_url": f"redis://user:{SECRET}/x@one:6379/0"}, "gpulease_redis_url.*%2F"),
+        ({"redis_url": f"sentinel://one:1/0;sentinel://:{SECRET}#x@two:2/0"}, "gpulease_redis_url.*%23"),
+        ({"redis_options": f"{{'password': '{SECRET}'}}"}, "gpulease_redis_options"),
+        ({"broker": f"redis://user:{SECRET}?x@one:6379/0"}, "broker_url.*%3F"),
+        ({"broker": "amqp://x", "backend": f"redis://user:{SECRET}/x@one:6379/0"}, "result_backend"),
+    ],
+)
+def test_an_error_names_the_setting_and_shows_no_password(conf, named):
+    with pytest.raises(ConfigurationError, match=named) as refused:
+        settings_of(**conf)
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
+
+
+def test_settings_show_no_password():
+    shown = repr(settings_of(redis_options={"password": SECRET}, broker=f"redis://:{SECRET}@one"))
+    assert "gpu:" in shown
+    assert SECRET not in shown
+
+
+def test_a_password_in_our_url_is_pointed_out_since_celery_shows_it():
+    with pytest.warns(UserWarning, match="gpulease_redis_options = {'password'"):
+        assert settings_of(redis_url=f"redis://:{SECRET}@one").redis_url.endswith("@one")
+
+
+@pytest.mark.parametrize(("scheme", "ssl"), [("redis", {}), ("rediss", {"ssl_cert_reqs": "none"})])
+def test_a_broker_that_is_told_what_to_check_warns_of_nothing(scheme, ssl, recwarn):
+    app = Celery("x", broker=f"{scheme}://one", broker_use_ssl=ssl)
+    assert read_settings(app.conf, {}).redis_options == ssl
+    assert list(recwarn) == []
+
+
+def test_a_brokers_unchecked_certificate_is_pointed_out():
+    with pytest.warns(UserWarning, match=r"broker_use_ssl = {'ssl_cert_reqs': ssl.CERT_REQUIRED"):
+        settings_of(broker="rediss://one")
+
+
+def test_the_brokers_sentinel_and_tls_are_the_ledgers_too_and_our_own_options_win():
+    ssl = {"ssl_ca_certs": "/ca.pem"}
+    told = {"master_name": "m", "sentinel_kwargs": {"password": "p"}, "visibility_timeout": 5}
+    app = Celery("x", broker="sentinel://a:1;sentinel://b:2", broker_transport_options=told, broker_use_ssl=ssl)
+    expected = {"master_name": "m", "sentinel_kwargs": {"password": "p"}, **ssl}
+    assert read_settings(app.conf, {}).redis_options == expected
+    app.conf.gpulease_redis_options = {"master_name": "other"}
+    assert read_settings(app.conf, {}).redis_options == {**expected, "master_name": "other"}
+    app.conf.gpulease_redis_url = "sentinel://a:1;sentinel://b:2"  # the same once more
+    assert read_settings(app.conf, {}).redis_options == {**expected, "master_name": "other"}
+    app.conf.gpulease_redis_url = "redis://c"
+    assert read_settings(app.conf, {}).redis_options == {"master_name": "other"}
 
 
 def test_an_unknown_setting_is_refused_with_the_one_that_was_meant():

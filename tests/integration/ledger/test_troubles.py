@@ -1,12 +1,18 @@
 """A server that cannot serve now is LedgerUnavailable, whatever it answers; a mistake of ours is not."""
 
+from contextlib import nullcontext
+
 import pytest
 import redis
 
 from celery_gpulease.embedded import EmbeddedServer, free_port
-from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 from celery_gpulease.ledger import Ledger
+from celery_gpulease.ledger.connection import NotPermitted
+from celery_gpulease.ledger.listening import Subscription
 from celery_gpulease.settings import Settings
+from tests.faults.world import SOON
+from tests.rights import rights_in_readme
 from tests.waiting import wait_until
 
 
@@ -88,6 +94,45 @@ def test_a_server_that_cannot_save(unsaving, world):
         ledger.hold(world.held())
     assert ledger.agenda().lapsed == []
     ledger.client.close()
+
+
+@pytest.mark.parametrize(
+    ("missing", "lacks"), [("-zadd", "zadd|this command"), ("-evalsha", "evalsha"), ("resetkeys", "key")]
+)
+def test_a_right_that_the_server_refuses_is_told_with_its_cure(world, missing, lacks):
+    world.client.execute_command("ACL", "SETUSER", "small", "on", ">p", "~*", "&*", "+@all", missing)
+    options = {"username": "small", "password": "p"}
+    ledger = Ledger(Settings(redis_url=world.ledger.settings.redis_url, redis_options=options))
+    with pytest.raises(ConfigurationError, match=f"hold: .*'Rights in Redis' in README.*({lacks})"):
+        ledger.hold(world.held())
+    ledger.client.close()
+    world.client.flushdb()  # Lua is not rolled back
+
+
+PATTERNS = [one for one in rights_in_readme()[0] if one[0] in "~&"]
+
+
+@pytest.mark.parametrize("missing", [*PATTERNS, None])
+def test_each_pattern_of_keys_and_channels_in_readme_is_needed(world, missing):
+    rights = [one for one in rights_in_readme()[0] if one != missing]
+    world.client.execute_command("ACL", "SETUSER", "small", "reset", "on", ">p", *rights)
+    options = {"username": "small", "password": "p"}
+    ledger = Ledger(Settings(redis_url=world.ledger.settings.redis_url, redis_options=options))
+    subscription = Subscription(ledger, "node:0")
+    world.join().claim()
+    with pytest.raises(NotPermitted) if missing else nullcontext():
+        assert ledger.hold(world.held()) == "claimed"
+        assert subscription.wait(SOON) == "subscribed"
+    subscription.close()
+    ledger.client.close()
+    world.client.flushdb()  # Lua is not rolled back
+
+
+def test_without_a_master_the_words_are_short():
+    url = ";".join(f"sentinel://127.0.0.1:{free_port()}" for _ in range(2))
+    ledger = Ledger(Settings(redis_url=url, redis_options={"master_name": "m", "sentinel_kwargs": {"password": "p"}}))
+    with pytest.raises(LedgerUnavailable, match=r"no sentinel knows a living master$"):
+        ledger.agenda()
 
 
 def test_a_mistake_of_ours_is_raised_as_it_is(world):
