@@ -20,7 +20,7 @@ from tests.faults.world import HOST
 from tests.proxy import Proxy
 
 #: Redis keeps what it has said, whatever happens to it: what it lost would not be ours to find.
-SERVER = ("--appendonly", "yes", "--appendfsync", "always")
+SERVER = ("--appendonly", "yes", "--appendfsync", "always", "--enable-debug-command", "yes")
 #: As README advises: the result backend may fall silent too; and a result that cannot be stored at its moment makes its
 #: task FAILURE, and with it those of its chain that Celery has sent already.
 CONF = {

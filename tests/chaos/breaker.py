@@ -9,8 +9,8 @@ from tests.faults.faults import Fault
 
 #: These lose accepted tasks, or results, by design; their own tests say what is left.
 LOSING = {"REDIS_FORGETS", "REDIS_FLUSHED", "REDIS_SWAPPED", "REDIS_SWAPPED_BACK", "REDIS_EVICTS"}
-#: These need what a chaos has not: a server with a clock of its own, control groups, RabbitMQ.
-ELSEWHERE = ("CLOCK", "CHILDREN_OUT_OF_MEMORY", "RABBITMQ")
+#: These need what a chaos has not: a server with a clock of its own, control groups, RabbitMQ, sentinels.
+ELSEWHERE = ("CLOCK", "CHILDREN_OUT_OF_MEMORY", "RABBITMQ", "MASTER")
 FAULTS = [fault for fault in Fault if fault.name not in LOSING and not fault.name.startswith(ELSEWHERE)]
 OF_PROCESSES = [fault for fault in FAULTS if fault.name.startswith(("PROCESS", "CHILDREN", "WORKER"))]
 
