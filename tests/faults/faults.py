@@ -7,6 +7,8 @@
                                           # and is mended here, where it is of a kind that can be mended
 """
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -31,6 +33,8 @@ class Fault(Enum):
     EVENTS_LATE = "the server does not notice by itself that a key's time is over"
     EVENTS_LOST = "the connections that listen are cut; what is published meanwhile reaches nobody"
     EVENTS_IN_MASSES = "keys of others are deleted as fast as the server can"
+    MASTER_DEMOTED = "by order, sentinels make the replica the master and the master a replica"
+    MASTER_FROZEN = "the master is stopped until its replica has been promoted, and then goes on as if nothing had been"
     MASTER_KILLED = "the master is killed, and sentinels promote its replica"
 
     def during(self, world: World) -> AbstractContextManager[None]:
@@ -126,3 +130,18 @@ def events_in_masses(world: World) -> Iterator[None]:
     yield
     is_over.set()
     thread.join()
+
+
+@injects(Fault.MASTER_FROZEN)
+def master_frozen(world: World) -> Iterator[None]:
+    """It takes itself for the master until a sentinel tells it otherwise."""
+    os.kill(world.server.pid, signal.SIGSTOP)
+    yield
+    os.kill(world.server.pid, signal.SIGCONT)
+
+
+@injects(Fault.MASTER_DEMOTED)
+def master_demoted(world: World) -> Iterator[None]:
+    """As for a server's maintenance."""
+    world.sentinels.fail_over()
+    yield
