@@ -41,7 +41,8 @@ class Sentinels:
         self.master = EmbeddedServer("--repl-diskless-sync-delay", "0", binary=binary)
         self.replica = EmbeddedServer("--replicaof", HOST, str(self.master.port), binary=binary)
         self.manager = Sentinel([(HOST, port) for port in self._ports])
-        self.client: redis.Redis = self.manager.master_for(NAME, decode_responses=True, retry=PATIENCE)
+        patient = {"retry": PATIENCE, "socket_timeout": 2, "socket_connect_timeout": 2}  # it may be frozen
+        self.client: redis.Redis = self.manager.master_for(NAME, decode_responses=True, **patient)
 
     @property
     def url(self) -> str:
@@ -64,9 +65,16 @@ class Sentinels:
                 lambda: replica.info()["master_link_status"] == "down", READY_SECONDS, "the replica to be cut off"
             )
 
+    def fail_over(self) -> None:
+        """Orders it, and waits until the master knows: what it is told before that, Redis loses."""
+        self.manager.sentinels[0].execute_command("SENTINEL", "FAILOVER", NAME)
+        with redis.Redis.from_url(self.master.url, retry=PATIENCE) as master:
+            wait_until(lambda: master.info()["role"] == "slave", READY_SECONDS, "the master to be demoted")
+
     def until_promoted(self) -> None:
         """Waits until the replica is the master, and every sentinel says so."""
         wait_until(self._is_promoted, READY_SECONDS, "a failover")
+        self.client.connection_pool.disconnect()
 
     def _is_promoted(self) -> bool:
         with redis.Redis.from_url(self.replica.url, retry=PATIENCE) as replica:

@@ -65,6 +65,21 @@ def master_killed(world: World) -> Iterator[None]:
     world.server.start()
 
 
+@injects(Fault.MASTER_FROZEN)
+def master_frozen(world: World) -> Iterator[None]:
+    """It takes itself for the master until a sentinel tells it otherwise."""
+    os.kill(world.server.pid, signal.SIGSTOP)
+    yield
+    os.kill(world.server.pid, signal.SIGCONT)
+
+
+@injects(Fault.MASTER_DEMOTED)
+def master_demoted(world: World) -> Iterator[None]:
+    """As for a server's maintenance."""
+    world.sentinels.fail_over()
+    yield
+
+
 @injects(Fault.REDIS_FORGETS)
 def redis_forgets(world: World) -> Iterator[None]:
     """By a snapshot: what a Redis that only saves now and then is left with. Its server must have no AOF."""

@@ -45,6 +45,8 @@ class Fault(Enum):
     EVENTS_LATE = "the server does not notice by itself that a key's time is over"
     EVENTS_LOST = "the connections that listen are cut; what is published meanwhile reaches nobody"
     EVENTS_IN_MASSES = "keys of others are deleted as fast as the server can"
+    MASTER_DEMOTED = "by order, sentinels make the replica the master and the master a replica"
+    MASTER_FROZEN = "the master is stopped until its replica has been promoted, and then goes on as if nothing had been"
     MASTER_KILLED = "the master is killed, and sentinels promote its replica"
 
     CLOCK_FORWARD = "the server's clock is an hour ahead, and then right again"

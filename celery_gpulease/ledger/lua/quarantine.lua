@@ -1,5 +1,5 @@
--- A GPU gets no work while something else uses it: processes that are `left` there, as its worker reads them. Where
--- none is any more, it is open again.
+-- A GPU gets no work while something else uses it: processes that are `left` there, as its worker reads them.
+-- Where none is any more, it is open again.
 -- KEYS: prefix
 -- ARGV: gpu reason left seed
 -- Returns: {'quarantined' | 'open'}
