@@ -64,7 +64,6 @@ def test_events_that_somebody_switches_off_cost_a_heartbeat_and_are_switched_on_
     world.worker(0)
     with Fault.EVENTS_OFF.during(world):
         finds_the_free_gpu(world)
-        assert world.client.config_get(FLAGS)[FLAGS] == ""  # it was the heartbeat
         assert world.gpulease("reconcile").exit_code == 0
         assert set("Kgxe") <= set(world.client.config_get(FLAGS)[FLAGS])
         finds_the_free_gpu(world)
