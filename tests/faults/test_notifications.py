@@ -73,7 +73,7 @@ def test_events_that_somebody_switches_off_cost_a_heartbeat_and_are_switched_on_
 def test_the_end_of_a_strangers_lease_that_the_server_does_not_tell_costs_a_heartbeat(world):
     world.worker(0)
     with Fault.EVENTS_LATE.during(world):
-        world.take(0, seconds=2)
+        world.take(0, seconds=5)
         task = world.send("add", 1, 2)
         assert world.lease(0) == "stranger"
         world.succeeds(task)
