@@ -135,10 +135,20 @@ class Verdict:
     # one end
 
     def _second_ends(self):
+        celerys = {*self._chaos.revoked, *self._failed_with_their_chain()}
         for task in self._chaos.ends.stored:
             states = {state for _, state in self._chaos.ends.ends(task)}
-            if len(states) > 1 and task not in self._chaos.revoked:
+            if len(states) > 1 and task not in celerys:
                 yield self._tell(f"two ends, {states}", task)
+
+    def _failed_with_their_chain(self):
+        """Where a success cannot be stored Celery fails the task, and all after it, of which it has sent the next."""
+        for wish in self._chaos.wishes:
+            before = wish.first[0]
+            for task in wish.then if wish.kind == "chain" else ():
+                if "FAILURE" in {state for _, state in self._chaos.ends.ends(before)}:
+                    yield task
+                before = task
 
     def _second_runs(self):
         limits = {task: wish.runs_at_most for wish in self._chaos.wishes for task in wish.tasks if wish.runs_at_most}
