@@ -149,9 +149,8 @@ class Verdict:
         for wish in self._chaos.wishes:
             for number, task in enumerate(wish.then):
                 before = [*wish.first, *wish.then[:number]]
-                if any(state == "FAILURE" for one in before for _, state in self._chaos.ends.ends(one)):
-                    yield task
-                elif self._failed_before_it_started(task):
+                has_failed = any(state == "FAILURE" for one in before for _, state in self._chaos.ends.ends(one))
+                if has_failed or self._failed_before_it_started(task):
                     yield task
 
     def _failed_before_it_started(self, task):
