@@ -44,7 +44,7 @@ class Execution:
         pid: The process that must be gone first, None for none.
         unknown_since: Since when neither Celery's pool nor its main process knows the request.
         ended_since: Since when its ticket has ended.
-        left_since: Since when its process is done with it, and has left it to main.
+        left_since: Since when its process is done with it, and Celery has forgotten it.
     """
 
     claim: Claim

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
 from celery import signals
@@ -53,7 +54,8 @@ def _task_postrun(task_id: str, state: str | None = None, **_: Any) -> None:
         return
     lease.end()
     lease.board.write_child(left_fence=run.claim.fence)
-    if state not in OWN_ENDS or lease.board.is_given_up(run.claim.fence):
+    is_stored = sys.exc_info()[0] is None  # else Celery's tracer, which calls this on its way out, could not store it
+    if state not in OWN_ENDS or not is_stored or lease.board.is_given_up(run.claim.fence):
         return
     try:
         gpu_workers.current.ledger.release(run.claim)
