@@ -125,12 +125,11 @@ class Heartbeat(Loop):
             self._lose(execution, "its task has ended without it")
 
     def _end_if_forgotten(self, execution: Execution) -> None:
-        """Its process is done with it, and main has not said for a ttl how it ended.
+        """Its process is done with it, and Celery's pool, which has forgotten it, cannot tell how it ended.
 
-        Celery forgets a run whose connection was lost before main knew that a process had taken it (`flush` in
-        celery/concurrency/asynpool.py): main never says. It is given out again, which asks for a stored end first.
+        It is given out again after a ttl, which asks for a stored end first.
         """
-        if not board.is_left(execution.claim.fence) or execution.is_over:
+        if execution.is_over or not board.is_left(execution.claim.fence) or not execution.request.is_forgotten():
             return
         execution.left_since = execution.left_since or time.monotonic()
         if time.monotonic() - execution.left_since > self._settings.lease_ttl:

@@ -263,6 +263,15 @@ class GPURequest(Request):
         if self.time_start:
             self._stop()
 
+    def is_forgotten(self) -> bool:
+        """Has Celery's pool no such job any more? Then it will not tell how it ends.
+
+        When its connection is lost it drops a job of which it has not read yet that a process has begun it (`flush` in
+        celery/concurrency/asynpool.py).
+        """
+        job = getattr(self, "_apply_result", None)
+        return job is not None and job() is None and not isinstance(self.pool, InMainPool)
+
     def _stop(self) -> None:
         if self.gpu_worker.ledger.settings.on_lease_lost != "terminate":
             return

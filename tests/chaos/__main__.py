@@ -7,6 +7,7 @@ import argparse
 import faulthandler
 import os
 import random
+import shutil
 import signal
 import tempfile
 import time
@@ -38,7 +39,7 @@ def main():
     options = parser.parse_args()
     seed = options.seed or str(random.SystemRandom().randrange(1_000_000))
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-"))
-    print(f"make chaos MINUTES={options.minutes:g} SEED={seed}; logs in {folder}", flush=True)
+    print(f"make chaos MINUTES={options.minutes:g} SEED={seed}; logs in {folder} until all is well", flush=True)
     os.environ["GPULEASE_HOST"] = HOST
     faulthandler.register(signal.SIGUSR1)  # where does it hang?
     with (
@@ -46,11 +47,14 @@ def main():
         Proxy(server.port) as proxy,
         world_on(proxy.url, folder, server, proxy, **CONF) as world,
     ):
-        raise SystemExit(judge(Chaos(seed, world), options.minutes * 60))
+        wrongs = judge(Chaos(seed, world), options.minutes * 60)
+    if wrongs:
+        raise SystemExit(1)
+    shutil.rmtree(folder)
 
 
 def judge(chaos, seconds):
-    """Runs it, prints what happened, and says whether all is well."""
+    """Runs it, prints what happened, and answers what is wrong."""
     began = time.time()
     chaos.run(seconds)
     verdict = Verdict(chaos)
@@ -63,7 +67,7 @@ def judge(chaos, seconds):
     tell_idle("the same, without the time of faults", chaos.idle.longest_untroubled)
     chaos.close()
     print("\n\n".join([f"{len(wrongs)} WRONG", *wrongs]) if wrongs else "all is well", flush=True)
-    return 1 if wrongs else 0
+    return wrongs
 
 
 def print_counts(counts, before=""):

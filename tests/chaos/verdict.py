@@ -135,10 +135,28 @@ class Verdict:
     # one end
 
     def _second_ends(self):
+        celerys = {*self._chaos.revoked, *self._failed_by_celery()}
         for task in self._chaos.ends.stored:
             states = {state for _, state in self._chaos.ends.ends(task)}
-            if len(states) > 1 and task not in self._chaos.revoked:
+            if len(states) > 1 and task not in celerys:
                 yield self._tell(f"two ends, {states}", task)
+
+    def _failed_by_celery(self):
+        """What Celery fails although it has sent it, or will be found to have.
+
+        A chain's next, where the success before it cannot be stored; a chord's body, where HOLD was not answered.
+        """
+        for wish in self._chaos.wishes:
+            for number, task in enumerate(wish.then):
+                before = [*wish.first, *wish.then[:number]]
+                has_failed = any(state == "FAILURE" for one in before for _, state in self._chaos.ends.ends(one))
+                if has_failed or self._failed_before_it_started(task):
+                    yield task
+
+    def _failed_before_it_started(self, task):
+        started = [e["at"] for e in self._chaos.journal.entries.get(task, ()) if e["what"] == "started"]
+        failed = [at for at, state in self._chaos.ends.ends(task) if state == "FAILURE"]
+        return bool(failed) and (not started or failed[0] < started[0])
 
     def _second_runs(self):
         limits = {task: wish.runs_at_most for wish in self._chaos.wishes for task in wish.tasks if wish.runs_at_most}

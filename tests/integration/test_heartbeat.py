@@ -1,6 +1,8 @@
 """What the heartbeat reports is evidence: who still holds a GPU is never called idle."""
 
 import os
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,7 +44,7 @@ def claim(world, gpu_worker):
     world.ledger.claim(GPU)
     claim = world.pop()
     world.ledger.start(claim, "nonce", gpu_worker.presence.instance, acks_late=True, limit=3, stores_result=True)
-    gpu_worker.begin(claim, request=None)
+    gpu_worker.begin(claim, request=SimpleNamespace(is_forgotten=lambda: True))
     board.write_child(begun_fence=claim.fence)
     return claim
 
@@ -89,3 +91,13 @@ def test_a_run_whose_process_is_done_and_whose_end_main_never_tells_is_given_out
     assert world.ticket(claim.ticket)["deliveries"] == "2"  # its death counts
     assert not gpu_worker.is_running()
     assert world.pop().ticket == claim.ticket
+
+
+def test_a_run_that_celery_has_not_forgotten_is_waited_for(world, gpu_worker, claim):
+    """Its process may be at it for long to store that it could not store a success."""
+    gpu_worker.executions()[0].request.is_forgotten = lambda: False
+    heartbeat = Heartbeat(gpu_worker, on_taken=lambda: None)
+    board.write_child(left_fence=claim.fence)
+    until = time.monotonic() + 2 * TTL
+    wait_until(lambda: heartbeat.turn() is not None and time.monotonic() > until, 10, "two ttl")
+    assert world.ticket(claim.ticket)["token"] == claim.token
