@@ -19,8 +19,9 @@ demo: .venv/demo.stamp  ## show it at work: a server, GPU workers, a beat, real 
 test: .venv/dev.stamp  ## run the tests of every day
 	$(BIN)/python -m pytest $(TESTS) $(PARALLEL) -m "not long"
 
-test-all: .venv/dev.stamp  ## run every test that needs no Docker, those of every day and the long ones
+test-all: .venv/dev.stamp  ## run every test that needs no Docker, those of every day and the long ones, and chaos
 	$(BIN)/python -m pytest $(TESTS) $(PARALLEL)
+	$(BIN)/python -m tests.chaos
 
 chaos: .venv/dev.stamp  ## break everything at random for MINUTES (2); SEED says in which order, and is printed
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED))
