@@ -57,6 +57,21 @@ def test_what_it_did_not_start_goes_back_and_its_gpu_is_not_blamed(world, dead):
     assert not world.client.exists(world.key("closed", "node:0"))
 
 
+def test_a_run_elsewhere_of_what_it_did_not_start_may_still_come_back(world, dead):
+    other = world.join("node:1")
+    world.drained("node:0")
+    ticket = world.hold()
+    other.claim()
+    run = other.run()
+    world.drained("node:1")
+    world.lapse("node:1")
+    assert world.ledger.reap("node:1") == "reaped"  # it is cut off, and runs on
+    world.ledger.drain("node:0", drained=False)
+    assert world.state(ticket) == "claimed"
+    buried(world, dead)
+    assert world.ledger.renew(run) == "regained"
+
+
 def test_its_gpu_is_given_to_nobody(world, dead):
     dead.claim()
     buried(world, dead)

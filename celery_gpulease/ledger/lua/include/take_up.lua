@@ -29,7 +29,9 @@ local function take_up_from(dead, gpu, why, seed)
   if not claim[1] or (claim[2] == 'started' and redis.call('HGET', key('ticket', claim[1]), 'holder') ~= dead) then
     return ''
   end
-  redis.call('HDEL', key('ticket', claim[1]), 'last_run') -- it is over, and never takes the lease back
+  if claim[2] ~= 'claimed' then -- else a run elsewhere, which was given up for dead, may still come back
+    redis.call('HDEL', key('ticket', claim[1]), 'last_run') -- it is over, and never takes the lease back
+  end
   take_up(gpu, why, seed)
   return claim[1]
 end
