@@ -64,7 +64,6 @@ class Leftovers:
 
     def __init__(self, ledger: Ledger, gpu: str) -> None:
         self._ledger, self._gpu = ledger, gpu
-        self._told: str | None = None  # what the ledger says is left; None where we have not asked yet
 
     def are_ended(self, execution: Execution) -> bool:
         """Is nothing left of a run that was killed, or only what closes the GPU from now on?
@@ -82,20 +81,18 @@ class Leftovers:
         if execution.pid in (one.group for one in left) and time.monotonic() - execution.gone_since < LONGEST_KILL:
             return False
         if left:
-            self._told = quarantine(self._ledger, self._gpu, left)
+            quarantine(self._ledger, self._gpu, left)
         return True
 
     def look(self) -> None:
-        """Opens the GPU again when all are gone; a worker before this one may have closed it.
+        """Opens the GPU again when all are gone; a worker before this one, or a neighbour, may have closed it.
 
         Raises:
             LedgerUnavailable: Redis does not answer.
         """
-        if self._told is None:
-            self._told = self._ledger.left(self._gpu)
-        if self._told and not is_any_left(self._told):
+        told = self._ledger.left(self._gpu)
+        if told and not is_any_left(told):
             self._ledger.quarantine(self._gpu, "what was left there is gone", "")
-            self._told = ""
 
 
 def end_left_by(ledger: Ledger, gpu: str, dead: Presence) -> None:
@@ -113,14 +110,13 @@ def end_left_by(ledger: Ledger, gpu: str, dead: Presence) -> None:
         quarantine(ledger, gpu, left)
 
 
-def quarantine(ledger: Ledger, gpu: str, left: list[Process]) -> str:
-    """Closes a GPU while these live; what the ledger then says of them."""
+def quarantine(ledger: Ledger, gpu: str, left: list[Process]) -> None:
+    """Closes a GPU while these live."""
     names = ", ".join(f"{one.pid} ({one.name})" for one in left)
     reason = f"a task was killed there, and what it has started still runs: process {names}"
     logger.error("GPU %s is quarantined: %s", gpu, reason)
     told = json.dumps({"realm": realm(), "processes": [(one.pid, one.started) for one in left]})
     ledger.quarantine(gpu, reason, told)
-    return told
 
 
 def is_any_left(told: str) -> bool:

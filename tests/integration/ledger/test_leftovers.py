@@ -90,6 +90,17 @@ def test_what_its_run_has_started_elsewhere_closes_the_gpu_until_it_is_gone(worl
     assert newcomer.pop().ticket == "t"
 
 
+def test_what_closes_the_gpu_after_the_first_look_is_seen_too(world):
+    """A neighbour was slower than the next worker's start, or Redis has loaded an old snapshot."""
+    world.join()
+    leftovers = Leftovers(world.ledger, GPU)
+    leftovers.look()
+    told = json.dumps({"realm": realm(), "processes": [[os.getpid(), 1]]})
+    world.ledger.quarantine(GPU, "something is left", told)
+    leftovers.look()
+    assert world.closed() == {}
+
+
 @pytest.mark.parametrize("where", ["another boot", realm()])
 def test_what_is_remembered_and_cannot_be_there_any_more_closes_nothing(world, where):
     world.join()
