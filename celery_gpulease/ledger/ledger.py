@@ -161,11 +161,18 @@ class Ledger(Orders):
 
     def _whereabouts(self, claim: Claim) -> tuple[bool, str | None]:
         """Is the run's task elsewhere; and, where the run has none, why it has no lease."""
-        with in_our_words("is_lost"):
-            names = ["state", "last_run", "why"]
-            state, last_run, why = self.client.hmget(self.keys.named("ticket", claim.ticket), names)
-            if state is None:
-                return self.client.get(self.keys.lease(claim.gpu)) != claim.token, None
+        keys = self.keys
+        with in_our_words("is_lost"), self.client.pipeline(transaction=False) as pipe:
+            pipe.get(keys.named("fence", claim.gpu))  # first: a RENEW in between makes Redis remember
+            pipe.hmget(keys.named("ticket", claim.ticket), ["state", "last_run", "why"])
+            pipe.get(keys.lease(claim.gpu))
+            pipe.zscore(keys.named("ended"), claim.ticket)
+            fence, (state, last_run, why), lease, ended = pipe.execute()
+        if last_run != claim.token and int(fence or 0) < claim.fence:  # forgotten: where no other began, its end counts
+            is_robbed = lease not in (None, claim.token)
+            return state in ("started", "tail") or ended is not None, "robbed" if is_robbed else None
+        if state is None:
+            return lease != claim.token, None
         return last_run != claim.token, why if state == "tail" else None
 
     def is_reachable(self) -> bool:

@@ -60,7 +60,7 @@ elseif is_current then
   run_on_without_lease(gpu, ticket, token, 'robbed')
   note('robbed', ticket, gpu, lease)
   return { 'robbed' }
-elseif was_reaped and is_open and (state == 'pending' or state == 'scheduled') then -- scheduled: deferred elsewhere
+elseif was_reaped and is_open and (state == 'pending' or state == 'scheduled') then -- scheduled: it waits again
   take_out(ticket)
   return regain()
 elseif was_reaped and is_open and state == 'claimed' then
@@ -69,7 +69,10 @@ elseif was_reaped and is_open and state == 'claimed' then
   end
   return regain()
 end
-if was_reaped then -- what was once told that it is lost never comes back, and its RELEASE ends nothing
+-- what was once told that it is lost never comes back, and its RELEASE ends nothing
+if is_forgotten then
+  redis.call('SET', key('fence', gpu), fence)
+elseif was_reaped then
   redis.call('HDEL', name, 'last_run')
 end
 return { 'lost' }

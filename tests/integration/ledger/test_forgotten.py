@@ -3,6 +3,8 @@
 import pytest
 import redis
 
+from celery_gpulease.model import Claim
+
 
 class Snapshots:
     """Takes one of the database, and puts it in the database's place, as a Redis that starts again does."""
@@ -94,6 +96,55 @@ def test_a_run_that_ends_before_its_heartbeat_is_not_run_again(world, worker, sn
     snapshots.load(before)
     assert world.ledger.release(run) == "released"
     assert world.state(run.ticket) == "ended"
+
+
+def test_a_run_that_has_started_elsewhere_since_is_left_alone(world, worker, snapshots):
+    run, before = run_after(world, worker, snapshots)
+    snapshots.load(before)
+    elsewhere = world.join("node:1")
+    elsewhere.claim()
+    again = elsewhere.run()
+    assert world.ledger.renew(run) == "lost"
+    assert not world.ledger.is_elsewhere(again)
+    assert world.ledger.is_elsewhere(run)
+    assert world.ledger.renew(again) == "renewed"
+
+
+def test_once_it_is_lost_its_end_no_longer_counts(world, worker, snapshots):
+    run, before = run_after(world, worker, snapshots)
+    snapshots.load(before)
+    world.stranger_takes()
+    assert world.ledger.renew(run) == "lost"
+    assert world.ledger.is_elsewhere(run)
+    assert world.ledger.release(run) == "lost"
+    assert world.state(run.ticket) == "pending"
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_run_that_is_over_before_its_heartbeat_is_its_tasks_only_one(world, worker, snapshots, is_known):
+    nothing = snapshots.take()
+    run, before = run_after(world, worker, snapshots)
+    snapshots.load(before if is_known else nothing)
+    assert not world.ledger.is_elsewhere(run)
+    assert not world.ledger.is_lost(run)
+
+
+def test_a_run_whose_task_has_ended_elsewhere_since_is_not_its_only_one(world, worker, snapshots):
+    run, before = run_after(world, worker, snapshots)
+    snapshots.load(before)
+    elsewhere = world.join("node:1")
+    elsewhere.claim()
+    world.ledger.release(elsewhere.run())
+    assert world.ledger.is_elsewhere(run)
+
+
+@pytest.mark.parametrize("state", ["known", "unknown"])
+def test_a_token_that_no_claim_made_is_of_no_run(world, worker, state):
+    world.drained()
+    ticket = world.hold() if state == "known" else "nobody's"
+    forged = Claim(ticket, worker.gpu, "forged", 1, 1)
+    assert world.ledger.renew(forged) == "lost"
+    assert world.ledger.release(forged) == ("lost" if state == "known" else "unknown")
 
 
 def test_what_was_told_that_it_is_lost_takes_nothing_back(world, worker, snapshots):

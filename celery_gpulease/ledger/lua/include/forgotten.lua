@@ -1,7 +1,8 @@
 -- include: dispatch
 -- Redis was emptied, or has loaded an old snapshot: what it knows of a GPU may be older than the run that is there.
 local function has_forgotten(gpu, token)
-  return tonumber(string.match(token, '%d+$')) > (tonumber(redis.call('GET', key('fence', gpu))) or 0)
+  local fence = tonumber(string.match(token, '%d+$')) or 0 -- 0 where somebody else has made that token
+  return fence > (tonumber(redis.call('GET', key('fence', gpu))) or 0)
 end
 
 -- It was over before that run began; how it ended is forgotten too. One that nobody started yields by itself.
