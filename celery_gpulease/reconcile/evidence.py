@@ -68,5 +68,5 @@ def gather(ledger: Ledger, gpu: str) -> Evidence:
         lease=lease,
         is_lapsed=bool(is_over),
         runs_its_claim=is_recent and running == token,
-        is_idle=is_recent and running == "" and int(reported or 0) > may_start_until,
+        is_idle=is_recent and running == "" and may_start_until < int(reported or 0) <= now,
     )

@@ -228,6 +228,13 @@ def test_an_old_report_that_it_is_idle_is_unknown(world, worker, run):
     assert reconcile(world.ledger, "me") == []
 
 
+def test_an_idle_report_of_a_clock_that_was_stepped_back_since_is_unknown(world, worker, run):
+    worker.report()
+    world.client.hincrby(f"gpu:device:{GPU}", "reported_ms", 18_000)
+    assert reconcile(world.ledger, "me") == []
+    assert world.state(run.ticket) == "started"
+
+
 def test_an_idle_report_of_a_worker_that_is_not_alive_is_unknown(world, worker, run):
     began_long_ago(world)
     worker.report()
