@@ -68,9 +68,9 @@ class Board:
     def _fence_at(self, at: int) -> int:
         return int(self._FENCE.unpack_from(self._page, at)[0])
 
-    def write_child(self, *, begun_fence: int = 0, released_fence: int = 0, left_fence: int = 0) -> None:
+    def write_child(self, *, begun_fence: int = 0, released_fence: int = 0, done_fence: int = 0) -> None:
         """The run's own process has begun it, released its lease, or is done with it and leaves the rest to main."""
-        self._CHILD.pack_into(self._page, self._CHILD_AT, begun_fence, released_fence, left_fence)
+        self._CHILD.pack_into(self._page, self._CHILD_AT, begun_fence, released_fence, done_fence)
 
     def is_begun(self, fence: int) -> bool:
         """Does a process run this now?"""
@@ -80,7 +80,7 @@ class Board:
         """Did the run's own process release its lease?"""
         return self._child(1) == fence
 
-    def is_left(self, fence: int) -> bool:
+    def is_done(self, fence: int) -> bool:
         """Is the run's own process done with it, and its lease held until main says how it ended?"""
         return self._child(2) == fence
 

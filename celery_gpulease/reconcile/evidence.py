@@ -23,7 +23,7 @@ class Evidence:
         is_alive: Its worker lives.
         is_claimable: Living worker, no lease, nothing that closes it.
         is_astray: The index of free GPUs says otherwise.
-        is_forgotten: It is free, somebody waits, and that is no matter of a moment: a lease that has just gone is
+        is_overlooked: It is free, somebody waits, and that is no matter of a moment: a lease that has just gone is
             being told to its worker.
         claim: The claim that the ledger knows.
         claim_state: claimed, started or tail.
@@ -38,7 +38,7 @@ class Evidence:
     is_alive: bool
     is_claimable: bool
     is_astray: bool
-    is_forgotten: bool
+    is_overlooked: bool
     claim: Claim | None
     claim_state: str | None
     lease: str | None
@@ -62,7 +62,7 @@ def gather(ledger: Ledger, gpu: str) -> Evidence:
         is_alive=bool(alive),
         is_claimable=bool(claimable),
         is_astray=bool(astray),
-        is_forgotten=bool(claimable and waits) and now - float(free_since or 0) > EVENT_MS,
+        is_overlooked=bool(claimable and waits) and now - float(free_since or 0) > EVENT_MS,
         claim=Claim(ticket, gpu, token, int(fence or 0), 0) if ticket and token else None,
         claim_state=state,
         lease=lease,

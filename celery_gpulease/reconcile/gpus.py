@@ -92,7 +92,7 @@ def _lapsed_lease(ledger: Ledger, seen: Evidence, *, change: bool) -> Correction
 
 
 def _index_out_of_step(ledger: Ledger, seen: Evidence, *, change: bool) -> Correction | None:
-    if not seen.is_astray or seen.is_forgotten:  # a claim puts the index right
+    if not seen.is_astray or seen.is_overlooked:  # a claim puts the index right
         return None
     if change:
         ledger.inspect(seen.gpu, change=True)
@@ -103,6 +103,6 @@ def _index_out_of_step(ledger: Ledger, seen: Evidence, *, change: bool) -> Corre
 
 
 def _missed_event(ledger: Ledger, seen: Evidence, *, change: bool) -> Correction | None:
-    if not seen.is_forgotten or (change and ledger.dispatch(seen.gpu) != "claimed"):
+    if not seen.is_overlooked or (change and ledger.dispatch(seen.gpu) != "claimed"):
         return None
     return Correction("missed event", "free, and somebody waits", seen.gpu)

@@ -45,7 +45,7 @@ class Execution:
         unknown_since: Since when neither Celery's pool nor its main process knows the request.
         ended_since: Since when its ticket has ended.
         gone_since: Since when that process is gone, and what it has left behind is ended.
-        left_since: Since when its process is done with it, and Celery has forgotten it.
+        done_since: Since when its process is done with it, and Celery has forgotten it.
     """
 
     claim: Claim
@@ -57,7 +57,7 @@ class Execution:
     unknown_since: float | None = None
     ended_since: float | None = None
     gone_since: float | None = None
-    left_since: float | None = None
+    done_since: float | None = None
 
 
 class GPUWorker:

@@ -66,7 +66,7 @@ class Heartbeat(Loop):
             if execution.is_over and self.leftovers.are_ended(execution):
                 settle(self._gpu_worker, execution)
             else:
-                self._end_if_forgotten(execution)
+                self._end_if_untold(execution)
                 is_waiting |= execution.is_over or self._is_dropped(execution)
         return LOOK_EVERY if is_waiting else max(0.0, self._next_beat - time.monotonic())
 
@@ -124,15 +124,15 @@ class Heartbeat(Loop):
         elif time.monotonic() - execution.ended_since > RELEASE_TOLD_AFTER:
             self._lose(execution, "its task has ended without it")
 
-    def _end_if_forgotten(self, execution: Execution) -> None:
+    def _end_if_untold(self, execution: Execution) -> None:
         """Its process is done with it, and Celery's pool, which has forgotten it, cannot tell how it ended.
 
         It is given out again after a ttl, which asks for a stored end first.
         """
-        if execution.is_over or not board.is_left(execution.claim.fence) or not execution.request.is_forgotten():
+        if execution.is_over or not board.is_done(execution.claim.fence) or not execution.request.is_unknown_to_pool():
             return
-        execution.left_since = execution.left_since or time.monotonic()
-        if time.monotonic() - execution.left_since > self._settings.lease_ttl:
+        execution.done_since = execution.done_since or time.monotonic()
+        if time.monotonic() - execution.done_since > self._settings.lease_ttl:
             logger.warning("%s is over, and how it ended was not told: it goes back to its place", execution.request)
             self._gpu_worker.end(execution.claim, "its end was not told")
 
@@ -148,7 +148,7 @@ class Heartbeat(Loop):
         if execution.unknown_since is None:
             execution.unknown_since = time.monotonic()
         fence = execution.claim.fence
-        is_begun = board.is_begun(fence) or board.is_released(fence) or board.is_left(fence)
+        is_begun = board.is_begun(fence) or board.is_released(fence) or board.is_done(fence)
         if not is_begun and time.monotonic() - execution.unknown_since > DROPPED_AFTER:
             logger.warning("%s was dropped by Celery before it ran, and goes back to its place", request)
             board.write_given_up(fence)  # should a process begin it after all, it does not run

@@ -263,7 +263,7 @@ class GPURequest(Request):
         if self.time_start:
             self._stop()
 
-    def is_forgotten(self) -> bool:
+    def is_unknown_to_pool(self) -> bool:
         """Has Celery's pool no such job any more? Then it will not tell how it ends.
 
         When its connection is lost it drops a job of which it has not read yet that a process has begun it (`flush` in

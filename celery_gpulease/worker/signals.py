@@ -66,7 +66,7 @@ def _task_postrun(task_id: str, state: str | None = None, **_: Any) -> None:
     # else Celery's tracer, which calls this on its way out, could not store it: main may, and must not find it ended
     is_stored = sys.exc_info()[0] is None
     mark(None)
-    lease.board.write_child(left_fence=run.claim.fence)
+    lease.board.write_child(done_fence=run.claim.fence)
     if state not in OWN_ENDS or not is_stored or lease.board.is_given_up(run.claim.fence):
         return
     try:

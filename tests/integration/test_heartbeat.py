@@ -44,7 +44,7 @@ def claim(world, gpu_worker):
     world.ledger.claim(GPU)
     claim = world.pop()
     world.ledger.start(claim, "nonce", gpu_worker.presence.instance, acks_late=True, limit=3, stores_result=True)
-    gpu_worker.begin(claim, request=SimpleNamespace(is_forgotten=lambda: True))
+    gpu_worker.begin(claim, request=SimpleNamespace(is_unknown_to_pool=lambda: True))
     board.write_child(begun_fence=claim.fence)
     return claim
 
@@ -81,7 +81,7 @@ def test_a_run_whose_process_is_done_and_whose_end_main_never_tells_is_given_out
     """As where Celery forgets it, when the connection to the broker is lost."""
     heartbeat = Heartbeat(gpu_worker, on_taken=lambda: None)
     assert heartbeat.turn() is not None
-    board.write_child(left_fence=claim.fence)
+    board.write_child(done_fence=claim.fence)
 
     def is_given_out_again():
         heartbeat.turn()
@@ -95,9 +95,9 @@ def test_a_run_whose_process_is_done_and_whose_end_main_never_tells_is_given_out
 
 def test_a_run_that_celery_has_not_forgotten_is_waited_for(world, gpu_worker, claim):
     """Its process may be at it for long to store that it could not store a success."""
-    gpu_worker.executions()[0].request.is_forgotten = lambda: False
+    gpu_worker.executions()[0].request.is_unknown_to_pool = lambda: False
     heartbeat = Heartbeat(gpu_worker, on_taken=lambda: None)
-    board.write_child(left_fence=claim.fence)
+    board.write_child(done_fence=claim.fence)
     until = time.monotonic() + 2 * TTL
     wait_until(lambda: heartbeat.turn() is not None and time.monotonic() > until, 10, "two ttl")
     assert world.ticket(claim.ticket)["token"] == claim.token
