@@ -9,8 +9,8 @@ local presence = redis.call('GET', key('worker', gpu))
 if presence and not string.find(presence, instance, 1, true) then
   return { 'taken' }
 end
+mark_busy(gpu) -- a full server allows this write, and with it all that follow
 redis.call('HSET', key('closed', gpu), 'closing', 1)
-mark_busy(gpu)
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
 if claim[3] == 'claimed' then
   withdraw_message(gpu)

@@ -47,6 +47,17 @@ def test_a_full_server_takes_nothing_new_and_what_runs_ends_well(world, run):
     assert (world.state(run.ticket), world.lease()) == ("ended", None)
 
 
+def test_a_full_server_lets_a_worker_leave(world):
+    ticket, worker = world.hold(), world.join()
+    worker.claim()
+    worker.run()
+    world.client.config_set("maxmemory-policy", "noeviction")
+    world.client.config_set("maxmemory", "1")
+    refuses(world, "OOM|maxmemory")
+    worker.leave()
+    assert (world.lease(), world.state(ticket), world.ticket(ticket)["deliveries"]) == (None, "pending", "0")
+
+
 def test_a_replica(world, run):
     world.client.replicaof("127.0.0.1", free_port())
     refuses(world, "READONLY|read only")
