@@ -129,8 +129,10 @@ class Claim:
             found = cls(header["ticket"], claim["gpu"], claim["token"], int(claim["fence"]), int(claim["delivery"]))  # type: ignore[index]
         except (KeyError, TypeError, ValueError, OverflowError):  # written by hand
             return None
-        are_texts = isinstance(found.ticket, str) and isinstance(found.token, str)
-        return found if are_texts and isinstance(found.gpu, str) and _GPU.fullmatch(found.gpu) else None
+        are_texts = all(isinstance(text, str) for text in (found.ticket, found.gpu, found.token))
+        if not are_texts or not _GPU.fullmatch(found.gpu) or not found.token.endswith(f"-{found.gpu}-{found.fence}"):
+            return None  # written by hand: a token says itself of which GPU and fence it is
+        return found
 
 
 @dataclass(frozen=True)

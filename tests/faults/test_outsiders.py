@@ -134,7 +134,7 @@ def test_a_task_id_from_outside_forms_no_key_of_another_kind(world):
 def test_what_somebody_writes_into_a_header_forms_no_key_and_stops_no_worker(world):
     world.worker(0)
     world.worker(1)
-    claim = {"gpu": f"{HOST}:0", "token": "k", "fence": 1, "delivery": 1}
+    claim = {"gpu": f"{HOST}:0", "token": f"k-{HOST}:0-1", "fence": 1, "delivery": 1}
     headers = [
         {"pool": "x} lease:node7:0"},
         {"pool": ["a"]},

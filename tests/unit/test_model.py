@@ -37,24 +37,25 @@ def test_a_header_without_a_claim_gives_none():
     assert [Claim.from_header(header) for header in (None, {}, {"ticket": "t"}, "x", {"claim": None})] == [None] * 5
 
 
+CLAIM = {"gpu": "n:0", "token": "k-n:0-7", "fence": 7, "delivery": 1}
+
+
 def test_a_claim_is_read_from_the_header():
-    claim = {"gpu": "n:0", "token": "k", "fence": 7, "delivery": 1}
-    assert Claim.from_header({"ticket": "t", "claim": claim}) == Claim("t", "n:0", "k", 7, 1)
-
-
-CLAIM = {"gpu": "n:0", "token": "k", "fence": 7, "delivery": 1}
+    assert Claim.from_header({"ticket": "t", "claim": CLAIM}) == Claim("t", "n:0", "k-n:0-7", 7, 1)
 
 
 @pytest.mark.parametrize(
     "header",
     [
         {"claim": {}},
-        {"ticket": "t", "claim": {"gpu": "n:0", "token": "k", "fence": "x"}},
+        {"ticket": "t", "claim": {**CLAIM, "fence": "x"}},
+        {"ticket": "t", "claim": {**CLAIM, "fence": 1 << 60}},
+        {"ticket": "t", "claim": {**CLAIM, "token": "k"}},
         {"ticket": ["t"], "claim": CLAIM},
         {"ticket": "t", "claim": {**CLAIM, "token": {}}},
         {"ticket": "t", "claim": {**CLAIM, "fence": float("inf")}},
         {"ticket": "t", "claim": {**CLAIM, "gpu": ["n:0"]}},
-        {"ticket": "t", "claim": {**CLAIM, "gpu": "x} lease:n:0"}},
+        {"ticket": "t", "claim": {**CLAIM, "gpu": "x} lease:n:0", "token": "k-x} lease:n:0-7"}},
     ],
 )
 def test_a_claim_that_was_written_by_hand_is_none(header):

@@ -2,7 +2,7 @@
 -- KEYS: prefix
 -- ARGV: ticket task_id task pool pin priority eta_ms expires_ms message stamps run_ticket run_token seed
 -- Returns: {'held' | 'scheduled' | 'claimed' | 'revoked' | 'known' | 'lost'}
--- include: dispatch
+-- include: forgotten
 local ticket, task_id, task, pool, pin, priority, eta_ms, expires_ms, message, stamps = unpack(ARGV)
 local run_ticket, run_token, seed = unpack(ARGV, 11)
 local name = key('ticket', ticket)
@@ -12,7 +12,10 @@ if redis.call('EXISTS', name) == 1 or redis.call('ZSCORE', ENDED, ticket) then
 end
 if run_ticket ~= '' then -- sent from inside a run, in its own place: a retry, or a replacement
   local run = redis.call('HMGET', key('ticket', run_ticket), 'state', 'token', 'last_run')
-  if run[2] ~= run_token or (run[1] ~= 'started' and run[1] ~= 'tail') then
+  local is_running, run_gpu = run[1] == 'started' or run[1] == 'tail', string.match(run_token, '^%x+%-(.+)%-%d+$')
+  local is_forgotten = not is_running and run_gpu and has_forgotten(run_gpu, run_token)
+    and not redis.call('ZSCORE', ENDED, run_ticket)
+  if not is_forgotten and not (is_running and run[2] == run_token) then
     if run[3] == run_token then
       redis.call('HDEL', key('ticket', run_ticket), 'last_run')
     end
@@ -22,7 +25,7 @@ end
 
 -- Once this message has its place: else a script that stops half-way would leave the task without any.
 local function supersede_run()
-  if run_ticket ~= '' then
+  if run_ticket ~= '' and redis.call('EXISTS', key('ticket', run_ticket)) == 1 then
     redis.call('HSET', key('ticket', run_ticket), 'superseded', 1)
   end
 end

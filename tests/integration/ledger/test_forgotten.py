@@ -153,3 +153,28 @@ def test_what_was_told_that_it_is_lost_takes_nothing_back(world, worker, snapsho
     snapshots.load(before)
     assert world.ledger.renew(run, is_lost=True) == "lost"
     assert world.lease() is None
+
+
+@pytest.mark.parametrize("is_emptied", [True, False], ids=["emptied", "snapshot"])
+def test_the_retry_of_a_run_that_it_has_forgotten_is_held_and_takes_its_place(world, worker, snapshots, is_emptied):
+    run, before = run_after(world, worker, snapshots)
+    snapshots.load({} if is_emptied else before)
+    worker.join()
+    world.drained()
+    retry = world.held(task_id="the-task", run=run)
+    assert world.ledger.hold(retry) == "held"
+    assert world.ledger.hold(retry) == "known"
+    world.ledger.renew(run)
+    world.ledger.release(run)
+    assert world.line() == [retry.ticket]
+    assert not world.client.exists(world.key("ticket", run.ticket))
+
+
+def test_the_retry_of_a_forgotten_run_whose_task_has_started_elsewhere_is_lost(world, worker, snapshots):
+    run, before = run_after(world, worker, snapshots)
+    snapshots.load(before)
+    world.drained()
+    other = world.join("node:1")
+    other.claim()
+    other.run()
+    assert world.ledger.hold(world.held(run=run)) == "lost"
