@@ -38,7 +38,7 @@ class Board:
         self._page = mmap.mmap(-1, self._SIZE)
 
     def write_renewed(self, fence: int, at: float) -> None:
-        """The heartbeat has renewed this run's lease."""
+        """The heartbeat, or START before it, has renewed this run's lease."""
         self._RENEWED.pack_into(self._page, 0, fence, at)
 
     def renewed_at(self, fence: int) -> float:
@@ -143,9 +143,15 @@ class Lease:
         self._ledger.give_back(self.claim)
         self._is_given_back = True
 
-    def is_older_than_its_ttl(self) -> bool:
-        """Has it been held for so long that it may have lapsed meanwhile?"""
-        return self._ledger is not None and time.monotonic() - self.began > self._ledger.settings.lease_ttl
+    def may_have_lapsed(self) -> bool:
+        """Has it been held for so long, or not been renewed for so long, that it may have lapsed meanwhile?
+
+        A process may begin a run long after its START: both were stopped in between, or the machine slept.
+        """
+        if self._ledger is None or self.claim is None:
+            return False
+        known_at = min(self.began, board.renewed_at(self.claim.fence))
+        return time.monotonic() - known_at > self._ledger.settings.lease_ttl
 
     def is_elsewhere(self) -> bool:
         """Asks Redis whether this run's task has started elsewhere; False where it does not answer."""
@@ -187,7 +193,7 @@ class Run:
         """Does its task run, or wait, elsewhere already? That of a robbed run does not: this one is its only one."""
         if self.claim is None:
             return False
-        return board.is_given_up(self.claim.fence) or (board.is_lost(self.claim.fence) and self.lease.is_elsewhere())
+        return board.is_given_up(self.claim.fence) or self.must_be_dropped()
 
     def must_be_dropped(self) -> bool:
         """Does this run's task run, or end, elsewhere? Asked once it is over and before anything is stored.
@@ -196,7 +202,7 @@ class Run:
         was robbed of its GPU and could not be stopped is still its task's only one: its end counts.
         """
         is_told = self.claim is not None and board.is_lost(self.claim.fence)
-        return (is_told or self.lease.is_older_than_its_ttl()) and self.lease.is_elsewhere()
+        return (is_told or self.lease.may_have_lapsed()) and self.lease.is_elsewhere()
 
 
 _NO_LEASE: Final = Lease()

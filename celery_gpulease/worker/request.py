@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import uuid
 from functools import cache
 from inspect import signature
@@ -21,6 +22,7 @@ from kombu.utils.encoding import safe_repr
 
 from celery_gpulease.events import with_state
 from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.lease import board
 from celery_gpulease.model import AGAIN, HEADER, Claim
 from celery_gpulease.sending.maps import gpu_task_of
 from celery_gpulease.sending.stray import StrayRequest
@@ -126,6 +128,7 @@ class GPURequest(Request):
         return self._is_started
 
     def _ask_to_start(self, claim: Claim) -> bool:
+        board.write_renewed(claim.fence, time.monotonic())  # before it is sent: what it grants began no earlier
         answer = self.gpu_worker.ledger.start(
             claim,
             self.nonce,

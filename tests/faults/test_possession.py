@@ -10,6 +10,7 @@ import json
 
 import pytest
 
+from celery_gpulease import LeaseLost
 from tests.faults.world import HEARTBEAT, HOST, SOON, TTL, frozen, now
 from tests.waiting import wait_until
 
@@ -145,3 +146,27 @@ def test_with_its_lease_deleted_too_it_is_lost_and_stopped(world):
     worker.wait_for_log("has lost the lease")
     wait_until(lambda: world.runs(task)[0].how == "SystemExit", SOON, "the lost run to be stopped")
     world.succeeds(world.send("add", 1, 2))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["wait_for_once", "wait_for"])
+def test_what_was_started_and_lost_before_its_process_began_does_not_begin(world, name):
+    """Its new child still imports the project when both are stopped."""
+    worker = world.worker(0, "--max-tasks-per-child", "1", TEST_SLOW_INIT=str(TTL))
+    world.worker(1, "--gpu-pools", "other")
+    world.succeeds(world.send("add", 1, 2, gpu=HERE))
+    task = world.send(name, "go", gpu=HERE)
+    wait_until(lambda: state_of(world, task) == "started", SOON, "START")
+    world.open("go")
+    with frozen(worker):
+        if name == "wait_for_once":
+            world.ends(task, "FAILURE")
+        else:
+            reaped(world, task)
+    if name == "wait_for_once":
+        world.succeeds(world.send("add", 1, 2, gpu=HERE))
+        assert world.runs(task) == []
+        assert isinstance(world.ends(task, "FAILURE"), LeaseLost)
+    else:
+        world.succeeds(task)
+        assert len(world.runs(task)) == 1

@@ -1,6 +1,7 @@
 """self.gpu and self.lease, and the page that main and child share."""
 
 import os
+import time
 
 import pytest
 from celery import Celery, Task
@@ -136,6 +137,7 @@ def test_a_lost_run_stores_nothing_whatever_call_its_task_has(word, base, is_los
     claim = Claim("ticket", "n:0", "token", 1_000_000 + len(word), 1)
     monkeypatch.setattr(lease, "board", Board())
     monkeypatch.setattr(lease, "_current", lease.Run("id", GPU("n:0", 0), lease.Lease(Elsewhere(), claim)))
+    lease.board.write_renewed(claim.fence, time.monotonic())
     task.push_request(id="id", called_directly=False, is_eager=False)
     assert task(1) == (word, 1)
     lease.current("id").is_guarded = False
@@ -143,6 +145,28 @@ def test_a_lost_run_stores_nothing_whatever_call_its_task_has(word, base, is_los
         lease.board.write_lost(claim.fence)
         with pytest.raises(Ignore, match="stores nothing"):
             task(1)
+
+
+@pytest.mark.parametrize("seconds", [0, 3600])
+def test_a_process_that_begins_long_after_start_asks_whose_the_task_is_before_it_runs_anything(monkeypatch, seconds):
+    """Main was stopped with the message in its hands; its heartbeat has not looked yet."""
+    monkeypatch.setattr(lease, "board", Board())
+    claim, ran = Claim("ticket", "n:0", "token", 7, 1), []
+    lease.board.write_renewed(claim.fence, time.monotonic() - seconds)
+    app = Celery("stopped", broker="redis://nowhere.invalid", set_as_current=False)
+
+    @app.task(base=GPUTask, shared=False)
+    def task():
+        ran.append(1)
+
+    monkeypatch.setattr(lease, "_current", lease.Run("id", GPU("n:0", 0), lease.Lease(Elsewhere(), claim)))
+    task.push_request(id="id", called_directly=False, is_eager=False)
+    if seconds:
+        with pytest.raises(Ignore, match="it began after"):
+            task()
+    else:
+        task()
+    assert ran == [1] * (seconds == 0)
 
 
 def identity(x):
