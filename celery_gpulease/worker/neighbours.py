@@ -64,10 +64,10 @@ class Neighbours(Loop):
         for gpu, presence in self._gpu_worker.ledger.neighbours(device.host):
             if gpu == device.id:
                 continue
-            if is_certainly_dead(presence):
-                self._bury(gpu, presence)
-            elif (pidfd := open_living(presence)) is not None:
+            if (pidfd := open_living(presence)) is not None:
                 living.append(pidfd)
+            elif is_certainly_dead(presence):  # asked second: what dies between the two questions is not missed
+                self._bury(gpu, presence)
         return living
 
     def _sleep(self, living: list[int]) -> bool:

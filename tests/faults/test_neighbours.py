@@ -64,9 +64,14 @@ def test_it_is_so_in_pools_without_children_too(patient, pool):
 def test_it_is_not_dead_while_one_of_its_processes_lives(patient):
     worker = patient.worker(0)
     task = patient.send("wait_for", "go")
-    patient.started(task)
+    run = patient.started(task)
     other = patient.processes.start("sleep", "600", name="child")
-    said = json.loads(patient.client.hget(f"gpu:device:{HOST}:0", "presence"))
+
+    def presence():
+        return json.loads(patient.client.hget(f"gpu:device:{HOST}:0", "presence"))
+
+    wait_until(lambda: run.pid in [pid for pid, _ in presence()["children"]], SOON, "it to name its child")
+    said = presence()
     said["children"].append([other.pid, started_at(other.pid)])
     patient.client.hset(f"gpu:device:{HOST}:0", "presence", json.dumps(said))
     patient.worker(1)
