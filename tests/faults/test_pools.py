@@ -54,7 +54,8 @@ def test_a_companion_that_is_killed_is_started_again_and_told_what_runs(world):
     killed = companion_of(worker)
     assert world.url not in command_of(killed)  # it may have a password in it
     kill(killed)
-    wait_until(lambda: companion_of(worker) not in (None, killed), SOON, "another companion")
+    another = wait_until(lambda: companion_of(worker) not in (None, killed) and companion_of(worker), SOON, "another")
+    wait_until(lambda: psutil.Process(another).net_connections(), SOON, "it to beat")  # it takes a while to be ready
     world.open("go")
     wait_until(lambda: any(line["what"] == "holding" for line in world.journal()), SOON, "the GIL to be held")
     world.succeeds(task)
