@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.ledger.answers import Agenda, Closed, Ending
@@ -37,7 +37,14 @@ class Ledger(Orders):
             repeated call), or 'lost': the run that sends this in its own place is not current any more, and nothing was
             held.
         """
-        return str(self._claiming("hold", **{**asdict(held), "priority": self.rank(held.priority)})[0])
+        return str(self._claiming("hold", **self._values_of(held))[0])
+
+    def hold_command(self, held: Held) -> list[Any]:
+        """The same, for whom does not wait for each answer (`Unanswered`)."""
+        return self._command("hold", **self._values_of(held))
+
+    def _values_of(self, held: Held) -> dict[str, Any]:
+        return {**asdict(held), "priority": self.rank(held.priority)}
 
     def claim(self, gpu: str) -> Closed | str | None:
         """Takes work for a GPU, by its own worker: the ticket, None when nobody waits, or why it is closed."""

@@ -7,58 +7,38 @@ holds where kombu's would publish.
 
 from __future__ import annotations
 
-import base64
 import uuid
-from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from celery.app.amqp import AMQP
 from celery.app.task import Context
-from celery.exceptions import Ignore
-from celery.utils.log import get_logger
-from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.compression import compress
 from kombu.entity import maybe_delivery_mode
 from kombu.serialization import dumps as dump_body
-from kombu.utils.encoding import str_to_bytes
-from kombu.utils.functional import retry_over_time
-from kombu.utils.json import dumps
 
-from celery_gpulease import events, lease
-from celery_gpulease.dispatch.revoking import see_to, stamp_names
-from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
+from celery_gpulease import events
 from celery_gpulease.installed import installation
-from celery_gpulease.ledger.answers import Taken
-from celery_gpulease.model import HEADER, PRIORITIES, RECONCILE_TASK, Held
+from celery_gpulease.model import RECONCILE_TASK
+from celery_gpulease.sending.batch import BatchingProducer, Sending, is_of_a_group, producers
 from celery_gpulease.sending.destination import destination
+from celery_gpulease.sending.envelope import Finished, held
 from celery_gpulease.sending.protocol import in_protocol_2
 from celery_gpulease.sending.routes import HoldingRouter, shown_queue
-from celery_gpulease.sending.tracking import hold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+
+    from kombu.pools import ProducerPool
 
     from celery_gpulease.installed import Installation
+    from celery_gpulease.model import Held
     from celery_gpulease.sending.destination import Destination
 
-logger = get_logger(__name__)
-
-#: The holes of a held message, which the claim fills (lua/include/message.lua). No JSON text contains them.
-QUEUE_HOLE: Final = "\x01"
-CLAIM_HOLE: Final = "\x02"
 #: What kombu's publish takes beside the message's properties. `expiration` is the ledger's: it watches `expires`.
 _NO_PROPERTIES: Final = frozenset(
     {
         *("exchange", "routing_key", "declare", "mandatory", "immediate", "expiration"),
         *("retry", "retry_policy", "timeout", "confirm_timeout"),
-    }
-)
-#: What a transport puts among them, and a message says elsewhere, or the next transport anew.
-_OF_TRANSPORTS: Final = frozenset(
-    {
-        *("application_headers", "content_type", "content_encoding", "expiration"),
-        *("body_encoding", "delivery_info", "delivery_tag"),
     }
 )
 
@@ -68,6 +48,19 @@ class HoldingAMQP(AMQP):
 
     def _create_task_sender(self) -> Callable[..., Any]:
         return _sender(self.app, super()._create_task_sender())
+
+    _producer_pool: ProducerPool | None
+
+    @property
+    def producer_pool(self) -> Any:
+        """The app's producers, which let a group's tasks go out together."""
+        pool = self._producer_pool  # Celery empties it after a fork
+        if pool is None:
+            pool = self._producer_pool = producers[self.app.connection_for_write()]
+            pool.limit = self.app.pool.limit
+        return pool
+
+    publisher_pool = producer_pool
 
     def Router(self, *args: Any, **options: Any) -> HoldingRouter:  # noqa: N802
         """The router of sent tasks."""
@@ -130,23 +123,14 @@ class HoldingProducer:
         if self._is_held:
             return self._producer.publish(body, **options)  # Celery's dispatcher keeps what cannot be sent now
         policy = options.get("retry_policy") if options.get("retry") else None
-        one = self._held(body, **options)
-        answer = self._hold(one, _request_of(body, options), policy)
-        if answer == "lost":
-            message = "this run was lost: its retry or replacement is not sent"
-            raise Ignore(message)
+        one = Sending(self._installed, self._held(body, **options), _request_of(body, options), policy)
+        batch = self._producer.lent if isinstance(self._producer, BatchingProducer) else None
+        if batch is None:
+            one.send()
+        else:
+            batch.send(one, is_of_a_group=is_of_a_group(options["headers"], body))
         self._is_held = True
-        if answer == "revoked":
-            end_revoked(self._installed, one)
         return None
-
-    def _hold(self, held: Held, request: Context, policy: dict[str, Any] | None) -> str:
-        args = (self._installed, held, request)
-        if policy is None:
-            return hold(*args)
-        known = ("max_retries", "interval_start", "interval_step", "interval_max")
-        steps = {name: policy[name] for name in known if policy.get(name) is not None}
-        return str(retry_over_time(hold, LedgerUnavailable, args=args, **steps))
 
     def _held(
         self,
@@ -168,109 +152,8 @@ class HoldingProducer:
         return held(self._installed.app, self._name, message, self._where, self._ticket)
 
 
-def end_revoked(installed: Installation, one: Held) -> None:
-    """It was revoked before it was sent. What fails here is done by a worker: the task is held."""
-    if one.run_ticket:  # the run has yet to store its RETRY: a worker waits for that
-        return
-    taken = Taken(one.ticket, one.task_id, one.task, has_run=False)
-    try:
-        trouble = see_to(installed.app, installed.ledger, [taken])
-    except LedgerUnavailable as error:
-        trouble = error
-    if trouble:
-        logger.warning("%s[%s] was revoked, which a GPU worker will store: %s", one.task, one.task_id, trouble)
-
-
 def _request_of(body: Any, options: dict[str, Any]) -> Context:
     """What the result backend is told of the task."""
     args, kwargs, _ = body
     properties = {name: options.get(name) for name in ("reply_to", "correlation_id")}
     return Context(options["headers"], args=args, kwargs=kwargs, delivery_info={}, **properties)
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A message as Celery has finished it."""
-
-    body: str | bytes
-    content_type: str
-    content_encoding: str
-    headers: dict[str, Any]
-    properties: dict[str, Any]
-
-
-def as_it_came(message: Any) -> Finished:
-    """A message that a consumer has: decompressed, and without what is its transport's alone."""
-    headers = dict(message.headers or {})
-    headers.pop("compression", None)
-    properties = own_properties(message.properties or {})
-    return Finished(message.body, message.content_type, message.content_encoding, headers, properties)
-
-
-def own_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties that a message was sent with."""
-    return {name: value for name, value in properties.items() if name not in _OF_TRANSPORTS}
-
-
-def held(app: Any, name: str, message: Finished, where: Destination, ticket: str) -> Held:
-    """Makes the message ready to be routed: two holes are left for the claim, and the ledger waits for the eta.
-
-    A worker that saw the eta would wait a second time, and hold the lease meanwhile; it travels in our header.
-    """
-    headers = message.headers
-    task_id, eta, hole = headers["id"], headers.get("eta"), uuid.uuid4().hex  # which nothing in the message contains
-    header = {"ticket": ticket, "task": name, "pool": where.pool, "pin": where.pin or None, "eta": eta}
-    envelope = {
-        "body": base64.b64encode(str_to_bytes(message.body)).decode(),
-        "content-encoding": message.content_encoding,
-        "content-type": message.content_type,
-        "headers": {**headers, "eta": None, HEADER: {**header, "claim": f"{hole}-claim"}},
-        "properties": {
-            **message.properties,
-            "delivery_info": {"exchange": "", "routing_key": f"{hole}-queue"},
-            "body_encoding": "base64",
-            "delivery_tag": ticket,
-        },
-    }
-    run = lease.current(task_id, installation(app).ledger)
-    stamps = stamp_names(headers.get("stamps") or {}, headers.get("stamped_headers") or ())
-    return Held(
-        ticket=ticket,
-        task_id=task_id,
-        task=name,
-        pool=where.pool,
-        pin=where.pin,
-        priority=checked_priority(message.properties.get("priority")),
-        eta_ms=epoch_ms(app, eta),
-        expires_ms=epoch_ms(app, headers.get("expires")),
-        message=_with_holes(dumps(envelope), hole),
-        stamps=dumps(stamps) if stamps else "",
-        run_ticket=run.claim.ticket if run and run.claim else "",
-        run_token=run.claim.token if run and run.claim else "",
-    )
-
-
-def _with_holes(text: str, hole: str) -> str:
-    return text.replace(f"{hole}-queue", QUEUE_HOLE, 1).replace(f'"{hole}-claim"', CLAIM_HOLE, 1)
-
-
-def checked_priority(priority: int | None) -> int:
-    """A priority as the broker counts: none is 0, which Redis serves first and RabbitMQ last.
-
-    Raises:
-        ConfigurationError: It is none.
-    """
-    if priority is None:
-        return 0
-    if isinstance(priority, int) and not isinstance(priority, bool) and priority in PRIORITIES:
-        return priority
-    message = f"priority {priority!r}: a whole number from 0 to {PRIORITIES[-1]}"
-    raise ConfigurationError(message)
-
-
-def epoch_ms(app: Any, time: str | datetime | None) -> int:
-    """The milliseconds of an eta or of expires, as Celery's headers have them; 0 for none."""
-    if time is None:
-        return 0
-    moment = maybe_make_aware(maybe_iso8601(time), app.timezone)
-    return int(moment.astimezone(timezone.utc).timestamp() * 1000)

@@ -21,11 +21,11 @@ from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.installed import installation
 from celery_gpulease.ledger.views import is_known
 from celery_gpulease.model import DEFAULT_POOL, HEADER, check_gpu, check_pool
+from celery_gpulease.sending.batch import Sending
 from celery_gpulease.sending.destination import Destination
-from celery_gpulease.sending.holding import Finished, as_it_came, end_revoked, held
+from celery_gpulease.sending.envelope import Finished, as_it_came, held
 from celery_gpulease.sending.maps import gpu_task_of
 from celery_gpulease.sending.protocol import in_protocol_2
-from celery_gpulease.sending.tracking import hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,9 +129,7 @@ def hold_stray(request: Any, gpu: str = "") -> None:
         return
     told = {"uuid": request.id, "name": request.task.name, "pool": one.pool, "gpu": one.pin or None}
     events.send(request.app, "task-held", **told)
-    answer = hold(installed, one, _context(request))
-    if answer == "revoked":
-        end_revoked(installed, one)
+    answer = Sending(installed, one, _context(request), policy=None).send()
     what = "is revoked" if answer == "revoked" else "is held for a GPU"
     logger.warning("%s came past the ledger, and %s", request, what)
 

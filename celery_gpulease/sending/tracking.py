@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-def hold(installed: Installation, held: Held, request: Context) -> str:
-    """Holds a message, and says so in the result backend before; see `Ledger.hold`.
+def tell_held(installed: Installation, held: Held, request: Context) -> None:
+    """Says in the result backend that a message is held, where that is asked for, just before it is.
 
     Args:
         installed: Of the app that sends it.
@@ -36,7 +36,6 @@ def hold(installed: Installation, held: Held, request: Context) -> str:
     """
     if installed.settings.track_held and not _is_sent_by_its_run(held, request):
         _tell(installed, held, request)
-    return installed.ledger.hold(held)
 
 
 def _is_sent_by_its_run(held: Held, request: Context) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from celery.utils.log import get_logger
 
 from celery_gpulease.loops import RETRY_EVERY, Loop
-from celery_gpulease.sending.holding import as_it_came
+from celery_gpulease.sending.envelope import as_it_came
 from celery_gpulease.sending.stray import hold_stray
 
 if TYPE_CHECKING:

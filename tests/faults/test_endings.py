@@ -20,7 +20,7 @@ from celery_gpulease import GPUTask
 from celery_gpulease.embedded import EmbeddedServer
 from celery_gpulease.ledger.checks import inconsistencies
 from celery_gpulease.sending.destination import Destination
-from celery_gpulease.sending.holding import Finished, held
+from celery_gpulease.sending.envelope import Finished, held
 from tests.faults.conftest import world_on
 from tests.faults.lease_watch import LeaseWatch
 from tests.faults.world import HOST, SOON, frozen, kill, now, overlaps
