@@ -44,7 +44,7 @@ class Ledger(Orders):
         return self._command("hold", **self._values_of(held))
 
     def _values_of(self, held: Held) -> dict[str, Any]:
-        return {**asdict(held), "priority": self.rank(held.priority)}
+        return {**vars(held), "priority": self.rank(held.priority)}
 
     def claim(self, gpu: str) -> Closed | str | None:
         """Takes work for a GPU, by its own worker: the ticket, None when nobody waits, or why it is closed."""

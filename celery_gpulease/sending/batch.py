@@ -46,13 +46,13 @@ class Sending:
     Attributes:
         installed: Of the app that sends it.
         held: The message.
-        request: The task's, as a result backend wants it.
+        request: The task's, as a result backend wants it; None where nothing is stored of it (`gpulease_track_held`).
         policy: How often it is tried; None for once.
     """
 
     installed: Installation
     held: Held
-    request: Context
+    request: Context | None
     policy: dict[str, Any] | None
 
     def send(self) -> str:
@@ -82,7 +82,8 @@ class Sending:
             raise Ignore(message)
 
     def _hold(self) -> str:
-        tell_held(self.installed, self.held, self.request)
+        if self.request is not None:
+            tell_held(self.installed, self.held, self.request)
         return self.installed.ledger.hold(self.held)
 
 
@@ -109,7 +110,7 @@ class Batch:
 
     def send(self, one: Sending, *, is_of_a_group: bool) -> None:
         """Sends one; see `Sending.send`. What is raised may be of one before it."""
-        if self._is_first or not is_of_a_group or one.installed.settings.track_held:
+        if self._is_first or not is_of_a_group or one.request is not None:
             one.send()
         else:
             self._send_on(one)

@@ -123,7 +123,8 @@ class HoldingProducer:
         if self._is_held:
             return self._producer.publish(body, **options)  # Celery's dispatcher keeps what cannot be sent now
         policy = options.get("retry_policy") if options.get("retry") else None
-        one = Sending(self._installed, self._held(body, **options), _request_of(body, options), policy)
+        request = _request_of(body, options) if self._installed.settings.track_held else None
+        one = Sending(self._installed, self._held(body, **options), request, policy)
         batch = self._producer.lent if isinstance(self._producer, BatchingProducer) else None
         if batch is None:
             one.send()

@@ -129,7 +129,8 @@ def hold_stray(request: Any, gpu: str = "") -> None:
         return
     told = {"uuid": request.id, "name": request.task.name, "pool": one.pool, "gpu": one.pin or None}
     events.send(request.app, "task-held", **told)
-    answer = Sending(installed, one, _context(request), policy=None).send()
+    context = _context(request) if installed.settings.track_held else None
+    answer = Sending(installed, one, context, policy=None).send()
     what = "is revoked" if answer == "revoked" else "is held for a GPU"
     logger.warning("%s came past the ledger, and %s", request, what)
 

@@ -34,7 +34,7 @@ def tell_held(installed: Installation, held: Held, request: Context) -> None:
     Raises:
         LedgerUnavailable: Redis does not answer.
     """
-    if installed.settings.track_held and not _is_sent_by_its_run(held, request):
+    if not _is_sent_by_its_run(held, request):
         _tell(installed, held, request)
 
 

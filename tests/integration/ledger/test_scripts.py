@@ -43,8 +43,15 @@ def test_what_it_includes_exists_and_stands_once_before_it(name):
     assert set(header["include"]) <= INCLUDES
     text = scripts.source(name).text
     assert text.endswith(own_text(name))
-    for part in INCLUDES:
-        assert text.count((scripts._LUA / "include" / f"{part}.lua").read_text("utf-8")) <= 1
+    names = re.findall(r"^local function (\w+)", text, re.MULTILINE)
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("name", scripts.names())
+def test_nothing_is_before_it_that_it_does_not_need(name):
+    code = re.sub(r" *--.*", "", scripts.source(name).text)
+    for function in re.findall(r"^local function (\w+)", code, re.MULTILINE):
+        assert len(re.findall(rf"\b{function}\b", code)) > 1, function
 
 
 def test_a_missing_argument_is_a_type_error():

@@ -1,7 +1,4 @@
 -- include: keys
 -- The server's time in milliseconds: the only clock that decides anything.
-local NOW
-do
-  local time = redis.call('TIME')
-  NOW = time[1] * 1000 + math.floor(time[2] / 1000)
-end
+local SECONDS, MICROSECONDS = unpack(redis.call('TIME'))
+local NOW = SECONDS * 1000 + math.floor(MICROSECONDS / 1000)
