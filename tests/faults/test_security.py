@@ -249,5 +249,6 @@ def contents(client):
     """Everything in a Redis, as text."""
     readers = {"string": client.get, "hash": client.hgetall, "set": client.smembers, "stream": client.xrange}
     readers["list"] = lambda key: client.lrange(key, 0, -1)
+    readers["none"] = lambda _: "(its time was over between two looks)"
     readers["zset"] = lambda key: client.zrange(key, 0, -1)
     return "\n".join(f"{key} {readers[client.type(key)](key)}" for key in client.scan_iter())
