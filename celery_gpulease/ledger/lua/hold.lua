@@ -46,13 +46,12 @@ end
 if tonumber(eta_ms) > NOW then
   put_in_schedule(ticket, eta_ms)
   supersede_run()
-  note('scheduled', ticket, '', pool)
+  note('scheduled', ticket, '', pool, task_id)
   return { 'scheduled' }
 end
 
-put_in_line(ticket)
+local t = { pool, pin, priority, expires_ms }
+put_in_line(ticket, nil, t)
 supersede_run()
-note('held', ticket, '', pool)
-dispatch_ticket(ticket, seed)
-local state = redis.call('HGET', name, 'state')
-return { state == 'claimed' and 'claimed' or 'held' }
+note('held', ticket, '', pool, task_id)
+return { dispatch_ticket(ticket, seed, t) and 'claimed' or 'held' }

@@ -5,7 +5,7 @@
 -- Returns: {'released' | 'ended' | 'lost' | 'unknown'}
 -- include: forgotten
 local gpu, ticket, token, seed = unpack(ARGV)
-local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'gpu', 'last_run')
+local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'gpu', 'last_run', 'task_id')
 local state, is_current = t[1], t[2] == token
 local answer = 'released'
 -- it was reaped and has started nowhere since; or Redis has forgotten that it started, and knows of no other run
@@ -31,12 +31,19 @@ else
   drop_claim(gpu, token)
 end
 if answer == 'released' then
-  note('released', ticket, gpu, '')
-  end_ticket(ticket)
+  note('released', ticket, gpu, '', t[5])
+  end_ticket(ticket, t[5])
 end
-if has_lease and not (takes_work(gpu, false) and claim_first(gpu, seed)) then
+if not has_lease then
+  mark_free_if_claimable(gpu)
+  return { answer }
+end
+local takes = takes_work(gpu)
+if not (takes and claim_first(gpu, seed)) then
   redis.call('DEL', key('lease', gpu))
   redis.call('ZREM', DEADLINES, gpu)
+  if takes then
+    mark_free(gpu)
+  end
 end
-mark_free_if_claimable(gpu)
 return { answer }

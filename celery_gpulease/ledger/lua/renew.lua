@@ -5,11 +5,16 @@
 -- include: forgotten
 local gpu, ticket, token, fence, ttl_ms, is_lost = unpack(ARGV)
 local name = key('ticket', ticket)
-local is_forgotten = is_lost == '0' and redis.call('HGET', name, 'token') ~= token and has_forgotten(gpu, token)
+local function look()
+  return redis.call('HMGET', name, 'state', 'token', 'gpu', 'why', 'last_run')
+end
+
+local t = look()
+local is_forgotten = is_lost == '0' and t[2] ~= token and has_forgotten(gpu, token)
 if is_forgotten then
   drop_older_claim(gpu, token)
+  t = look()
 end
-local t = redis.call('HMGET', name, 'state', 'token', 'gpu', 'why', 'last_run')
 local state, is_current, was_reaped = t[1], t[2] == token, t[2] ~= token and (t[5] == token or is_forgotten)
 local lease = redis.call('GET', key('lease', gpu))
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')

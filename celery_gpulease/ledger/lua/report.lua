@@ -17,7 +17,7 @@ redis.call('SET', key('worker', gpu), presence, 'PX', device[1])
 redis.call('HSET', key('device', gpu), 'running', running_token, 'reported_ms', NOW, 'presence', presence)
 beat_pulse(gpu)
 
-local closed = redis.call('HMGET', key('closed', gpu), 'quarantine', 'until_ms', 'left')
+local closed = redis.call('HMGET', key('closed', gpu), 'quarantine', 'until_ms', 'left', 'closing')
 if closed[1] and not closed[3] and running_token == '' and is_over(tonumber(closed[2]) or 0) then
   end_quarantine(gpu, 'its time is over')
   claim_next(gpu, false, seed)
@@ -32,4 +32,4 @@ if claim[1] == 'claimed' and running_token == '' and NOW - tonumber(claim[3]) >=
     return { 'rerouted' }
   end
 end
-return { redis.call('HEXISTS', key('closed', gpu), 'closing') == 1 and 'closing' or 'present' }
+return { closed[4] and 'closing' or 'present' }

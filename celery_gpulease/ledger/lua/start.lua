@@ -5,7 +5,7 @@
 -- include: gpu ticket
 local gpu, ticket, token, nonce, holder, acks_late, limit, stores_result = unpack(ARGV)
 local name = key('ticket', ticket)
-local t = redis.call('HMGET', name, 'state', 'token', 'nonce')
+local t = redis.call('HMGET', name, 'state', 'token', 'nonce', 'runs', 'disowned', 'first_run_ms', 'task_id')
 
 if not t[1] then
   return { redis.call('ZSCORE', ENDED, ticket) and 'stale' or 'unknown' }
@@ -26,18 +26,16 @@ if t[1] == 'tail' or (lease and lease ~= token) then -- taken by force, or it la
   return { 'foreign' }
 end
 hold_lease(gpu, token)
+local runs = (tonumber(t[4] or nil) or 0) + (t[1] == 'claimed' and 1 or 0)
 redis.call('HSET', name, 'state', 'started', 'nonce', nonce, 'holder', holder, 'acks_late', acks_late,
-  'limit', limit, 'stores_result', stores_result, 'last_run', token)
+  'limit', limit, 'stores_result', stores_result, 'last_run', token, 'runs', runs, 'first_run_ms', t[6] or NOW)
 redis.call('HSET', key('claim', gpu), 'state', 'started', 'started_ms', NOW)
 if t[1] == 'claimed' then
-  redis.call('HINCRBY', name, 'runs', 1)
-  redis.call('HSETNX', name, 'first_run_ms', NOW)
   redis.call('HDEL', key('closed', gpu), 'quarantines', 'quarantined_by') -- it is well
-  note('started', ticket, gpu, '')
+  note('started', ticket, gpu, '', t[7])
 end
-local runs = redis.call('HMGET', name, 'runs', 'disowned')
-local earlier = tonumber(runs[1]) - 1
-if stores_result == '1' and earlier > tonumber(runs[2] or 0) then
+local earlier = runs - 1
+if stores_result == '1' and earlier > tonumber(t[5] or 0) then
   return { 'again' }
 end
 return { earlier > 0 and 'rerun' or 'run' }

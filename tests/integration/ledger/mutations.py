@@ -21,13 +21,13 @@ class Mutation:
 
 MUTATIONS = {
     "a_claim_overlooks_a_lease": Mutation(
-        "return redis.call('EXISTS', key('lease', gpu)) == 0 and takes_work(gpu, own)",
-        "return takes_work(gpu, own)",
+        "redis.call('EXISTS', key('lease', gpu), key('want', gpu), key('claim', gpu)) == 0",
+        "redis.call('EXISTS', key('want', gpu), key('claim', gpu)) == 0",
         "ledger/test_claim.py::test_a_lease_without_a_ttl_is_respected",
     ),
     "a_claim_overlooks_a_lapsed_run": Mutation(
-        "redis.call('EXISTS', key('want', gpu), key('claim', gpu)) == 0",
-        "redis.call('EXISTS', key('want', gpu)) == 0",
+        "redis.call('EXISTS', key('lease', gpu), key('want', gpu), key('claim', gpu)) == 0",
+        "redis.call('EXISTS', key('lease', gpu), key('want', gpu)) == 0",
         "ledger/test_claim.py::test_a_lapsed_lease_of_a_run_is_no_free_gpu",
     ),
     "a_gpu_is_handed_over_against_a_wish": Mutation(
@@ -89,7 +89,7 @@ MUTATIONS = {
         "ledger/test_hold.py::test_holding_again_does_nothing_after_its_end_either",
     ),
     "taken_out_of_the_line_and_not_of_its_index": Mutation(
-        "redis.call('ZREM', key('waiting', t[1]), ticket)",
+        "redis.call('ZREM', key('waiting', pool), ticket)",
         "",
         "ledger/test_bump.py::test_a_pinned_one_moves_in_its_gpus_line",
     ),

@@ -11,12 +11,11 @@ end
 
 -- Pinned tickets first (by the id, then by the other name), then the pools in their order.
 local function lines_of(gpu)
-  local device = redis.call('HMGET', key('device', gpu), 'alias', 'pools')
-  local lines = { key('pinned', gpu) }
-  if device[1] and device[1] ~= gpu then
-    lines[#lines + 1] = key('pinned', device[1])
+  local lines, alias = { key('pinned', gpu) }, device_of(gpu).alias
+  if alias and alias ~= gpu then
+    lines[#lines + 1] = key('pinned', alias)
   end
-  for pool in string.gmatch(device[2] or '', '[^,]+') do
+  for pool in pools_of(gpu) do
     lines[#lines + 1] = key('pending', pool)
   end
   return lines
@@ -32,7 +31,7 @@ local function drop_vanished(ticket, line, gpu)
   has_vanished(ticket)
 end
 
--- The first ticket that has not expired, or nil. What has expired goes to its end.
+-- The first ticket that has not expired and what a claim must know of it, or nil. What has expired goes to its end.
 local function first_in_line(gpu)
   for _, line in ipairs(lines_of(gpu)) do
     for _ = 1, EXPIRED_PER_CALL do
@@ -40,9 +39,10 @@ local function first_in_line(gpu)
       if not ticket then
         break
       end
-      local expires_ms = tonumber(redis.call('HGET', key('ticket', ticket), 'expires_ms'))
+      local t = redis.call('HMGET', key('ticket', ticket), 'expires_ms', 'pool', 'pin', 'task_id', 'deliveries')
+      local expires_ms = t[2] and tonumber(t[1])
       if expires_ms == 0 or (expires_ms and expires_ms > NOW) then
-        return ticket
+        return ticket, t
       elseif expires_ms then
         take_out(ticket)
         mark_ending(ticket, 'expired')
@@ -55,11 +55,10 @@ local function first_in_line(gpu)
 end
 
 -- Answers false where the message is gone: such a ticket ends, since nobody can run it or write its end.
-local function claim_for(ticket, gpu, seed)
+local function claim_for(ticket, t, gpu, seed)
   local fence = next_fence(gpu)
   local token = string.format('%s-%s-%.0f', seed, gpu, fence) -- a call may claim several GPUs, with equal fences
-  local name = key('ticket', ticket)
-  local delivery = redis.call('HINCRBY', name, 'deliveries', 1)
+  local delivery = (tonumber(t[5] or nil) or 0) + 1
   local message = assemble(ticket, gpu, token, fence, delivery)
   if not message then
     note('vanished', ticket, gpu, 'its message is gone')
@@ -70,19 +69,19 @@ local function claim_for(ticket, gpu, seed)
   hold_lease(gpu, token)
   redis.call('HSET', key('claim', gpu), 'ticket', ticket, 'token', token, 'fence', fence, 'state', 'claimed',
     'claimed_ms', NOW, 'delivery', delivery)
-  take_out(ticket)
-  redis.call('HSET', name, 'state', 'claimed', 'gpu', gpu, 'token', token)
+  leave_line(ticket, t[2], t[3], t[1])
+  redis.call('HSET', key('ticket', ticket), 'state', 'claimed', 'gpu', gpu, 'token', token, 'deliveries', delivery)
   mark_busy(gpu)
   redis.call('LPUSH', route_to(gpu), message)
-  note('claimed', ticket, gpu, '')
+  note('claimed', ticket, gpu, '', t[4])
   return true
 end
 
 -- Whose GPU it now is, or nil: nobody waits.
 local function claim_first(gpu, seed)
   for _ = 1, VANISHED_PER_CALL do
-    local ticket = first_in_line(gpu)
-    if not ticket or claim_for(ticket, gpu, seed) then
+    local ticket, t = first_in_line(gpu)
+    if not ticket or claim_for(ticket, t, gpu, seed) then
       return ticket
     end
   end

@@ -1,7 +1,18 @@
 -- include: keys time journal
 -- What is true of a GPU: whether its worker lives, whether it may be claimed, and the index of free ones.
+local DEVICES = {}
+
+-- What its worker said of it, read once in a call; a field is false where nobody has said it.
+local function device_of(gpu)
+  if not DEVICES[gpu] then
+    local said = redis.call('HMGET', key('device', gpu), 'alias', 'pools', 'ttl_ms', 'route')
+    DEVICES[gpu] = { alias = said[1], pools = said[2], ttl_ms = said[3], route = said[4] }
+  end
+  return DEVICES[gpu]
+end
+
 local function pools_of(gpu)
-  return string.gmatch(redis.call('HGET', key('device', gpu), 'pools') or '', '[^,]+')
+  return string.gmatch(device_of(gpu).pools or '', '[^,]+')
 end
 
 -- The index of free GPUs is never the truth: a claim looks at the lease.
@@ -34,20 +45,21 @@ end
 
 -- The list from which this GPU's worker takes its messages, as it said when it joined; false where it is not known.
 local function route_to(gpu)
-  return redis.call('HGET', key('device', gpu), 'route')
+  return device_of(gpu).route
+end
+
+-- `own`: the GPU's worker asks for itself and needs no proof that it lives.
+local function is_in_service(gpu, own)
+  return not why_closed(gpu) and (own or is_alive(gpu)) and route_to(gpu) ~= false
 end
 
 -- Is there nothing but a lease that could keep it from the next task?
--- `own`: the GPU's worker asks for itself and needs no proof that it lives.
-local function takes_work(gpu, own)
-  return redis.call('EXISTS', key('want', gpu), key('claim', gpu)) == 0
-    and not why_closed(gpu)
-    and (own or is_alive(gpu))
-    and route_to(gpu) ~= false
+local function takes_work(gpu)
+  return redis.call('EXISTS', key('want', gpu), key('claim', gpu)) == 0 and is_in_service(gpu, false)
 end
 
 local function is_claimable(gpu, own)
-  return redis.call('EXISTS', key('lease', gpu)) == 0 and takes_work(gpu, own)
+  return redis.call('EXISTS', key('lease', gpu), key('want', gpu), key('claim', gpu)) == 0 and is_in_service(gpu, own)
 end
 
 -- The claim is over; the lease key goes when it is still this claim's.
@@ -72,7 +84,7 @@ local function mark_free_if_claimable(gpu)
 end
 
 local function ttl_ms_of(gpu)
-  return tonumber(redis.call('HGET', key('device', gpu), 'ttl_ms')) or 30000
+  return tonumber(device_of(gpu).ttl_ms or nil) or 30000
 end
 
 -- The lease is `token`'s for a ttl, from now by the server's clock.

@@ -16,19 +16,17 @@ local function next_arrival()
   return arrival
 end
 
--- Puts a ticket at its place; `score` is nil when it enters a line for the first time.
-local function put_in_line(ticket, score)
-  local t = redis.call('HMGET', key('ticket', ticket), 'pool', 'pin', 'priority', 'expires_ms')
-  if not score then
-    score = tonumber(t[3]) * PRIORITY_STEP + next_arrival()
-    redis.call('HSET', key('ticket', ticket), 'score', string.format('%.0f', score))
-  end
+-- Puts a ticket at its place; `score` is nil when it enters a line for the first time. `t`: where that is known, its
+-- pool, pin, priority and expires_ms.
+local function put_in_line(ticket, score, t)
+  t = t or redis.call('HMGET', key('ticket', ticket), 'pool', 'pin', 'priority', 'expires_ms')
+  score = score or tonumber(t[3]) * PRIORITY_STEP + next_arrival()
   redis.call('ZADD', line_of(t[1], t[2]), score, ticket)
   redis.call('ZADD', key('waiting', t[1]), (score % PRIORITY_STEP) / 8, ticket)
   if tonumber(t[4]) > 0 then
     redis.call('ZADD', EXPIRING, t[4], ticket)
   end
-  redis.call('HSET', key('ticket', ticket), 'state', 'pending')
+  redis.call('HSET', key('ticket', ticket), 'state', 'pending', 'score', string.format('%.0f', score))
 end
 
 -- One listener must wake earlier than it thinks; an ACL may refuse to tell it.
@@ -65,18 +63,21 @@ local function unschedule(ticket, pool)
   end
 end
 
+local function leave_line(ticket, pool, pin, expires_ms)
+  redis.call('ZREM', line_of(pool, pin), ticket)
+  redis.call('ZREM', key('waiting', pool), ticket)
+  if expires_ms ~= '0' then
+    redis.call('ZREM', EXPIRING, ticket)
+  end
+end
+
 -- Takes a ticket out of the place where it waits: a line, or the schedule.
 local function take_out(ticket)
   local t = redis.call('HMGET', key('ticket', ticket), 'pool', 'pin', 'state')
+  if t[1] and t[3] ~= 'scheduled' then
+    leave_line(ticket, t[1], t[2])
+    return
+  end
   redis.call('ZREM', EXPIRING, ticket)
-  if not t[1] then -- the ticket itself is gone: evicted, or deleted by hand
-    unschedule(ticket)
-    return
-  end
-  if t[3] == 'scheduled' then
-    unschedule(ticket, t[1])
-    return
-  end
-  redis.call('ZREM', line_of(t[1], t[2]), ticket)
-  redis.call('ZREM', key('waiting', t[1]), ticket)
+  unschedule(ticket, t[1]) -- or the ticket itself is gone: evicted, or deleted by hand
 end
