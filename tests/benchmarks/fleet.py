@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -86,8 +87,12 @@ class Fleet:
 
     def fill(self, number, pool=POOL, **other):
         """So many more tasks wait."""
-        for page in batched(range(number)):
+
+        def fill_page(page):
             self.ledger._claiming_each("hold", (asdict(self.held(pool, **other)) for _ in page))
+
+        with ThreadPoolExecutor(2) as threads:  # one packs while the server is at the other's
+            list(threads.map(fill_page, batched(range(number))))
 
     def waiting(self, pool=POOL):
         return self.client.zcard(self.key("pending", pool))
@@ -96,7 +101,7 @@ class Fleet:
 
     def pop(self, gpu):
         message = self.client.rpop(self.ledger.route_to(gpu))
-        return Claim.from_header(json.loads(message)["headers"]["gpulease"])
+        return Claim.from_header(json.loads(message)["headers"]["gpulease"]) if message else None
 
     def start(self, claim, nonce="nonce"):
         answer = self.ledger.start(claim, nonce, f"instance-{claim.gpu}", acks_late=True, limit=99, stores_result=True)

@@ -3,17 +3,21 @@
 import shutil
 import statistics
 import time
-from dataclasses import asdict
 from itertools import cycle, islice
 
-from celery_gpulease.embedded import EmbeddedServer
+from celery_gpulease.embedded import FINDERS, EmbeddedServer
 from celery_gpulease.ledger.views import gpu_rows, pending_rows, pool_rows
 from celery_gpulease.settings import Settings
 from tests.benchmarks.fleet import POOL, Fleet, batched
 from tests.benchmarks.table import Table
 
-GPUS, WAITING = (10, 1000, 10_000), (10, 100_000, 1_000_000)
-QUICK_GPUS, QUICK_WAITING = (10, 1000), (10, 10_000)
+#: Each path is one server's: GPUs and waiting tasks, which only become more.
+QUICK_PATHS = [[(10, 10), (10, 10_000), (1000, 10_000)], [(1000, 10)]]
+PATHS = [
+    [(10, 10), (10, 100_000), (10, 1_000_000), (1000, 1_000_000), (10_000, 1_000_000)],
+    [(1000, 10), (1000, 100_000), (10_000, 100_000)],
+    [(10_000, 10)],
+]
 OTHER = "other"
 #: Bytes that a million waiting tasks take at most.
 MEMORY_OF_A_MILLION = 3 * 2**30
@@ -21,8 +25,8 @@ MEMORY_OF_A_MILLION = 3 * 2**30
 
 def measure(quick):
     """Every operation at every size; memory; heartbeats; and everything free at once."""
-    sizes = [(gpus, waiting) for gpus in (QUICK_GPUS if quick else GPUS) for waiting in (QUICK_WAITING if quick else WAITING)]
-    return [*costs(sizes, 50 if quick else 200), held_tasks(quick), heartbeats(quick), all_at_once(quick)]
+    tables = costs(QUICK_PATHS if quick else PATHS, 50 if quick else 200)
+    return [*tables, held_tasks(quick), heartbeats(quick), all_at_once(quick)]
 
 
 def server():
@@ -33,37 +37,58 @@ def server():
 # every operation
 
 
-def costs(sizes, calls):
+def costs(paths, calls):
     """Median server time of each operation at each size."""
-    medians, views = {}, []
-    for gpus, waiting in sizes:
-        if waiting >= 1_000_000 and available() < MEMORY_OF_A_MILLION:
-            continue
+    found, views = {}, {}
+    for path in paths:
         with server() as one:
-            fleet = Fleet(one.url)
-            found = at_size(fleet, gpus, waiting, calls)
-            views.append(shown(fleet, gpus, waiting))
-            fleet.close()
-        for name, times in found.items():
-            medians.setdefault(name, {})[gpus, waiting] = statistics.median(times)
-    done = list(next(iter(medians.values())))
-    title = f"Server time of one call, median of {calls}: GPUs × waiting tasks"
-    columns = ("operation", *(f"{short(gpus)} × {short(waiting)}" for gpus, waiting in done), "largest ÷ smallest")
-    lines = [(name, *(f"{at[size]:.0f} µs" for size in done), f"{at[done[-1]] / at[done[0]]:.2f}") for name, at in medians.items()]
-    return [Table(title, columns, lines), Table("Views: all that they ask of the server", VIEWED, views)]
+            site = Site(Fleet(one.url), calls)
+            for size in path:
+                if size[1] >= 1_000_000 and available() < MEMORY_OF_A_MILLION:
+                    views[size] = ("no memory for it",) * (len(VIEWED) - 1)
+                    continue
+                site.grow(*size)
+                found[size] = site.operate()
+                views[size] = shown(site.fleet)
+            site.fleet.close()
+    return [of_operations(found, calls), of_views(views)]
 
 
-def at_size(fleet, gpus, waiting, calls):
-    """Each operation → the microseconds of each of its calls. Half of the GPUs are busy, half are free."""
-    busy, free = fleet.join(gpus // 2), fleet.join(gpus - gpus // 2, OTHER, of="other")
-    fleet.fill(len(busy) + waiting)
-    runs = {gpu: fleet.start(fleet.pop(gpu)) for gpu in busy}
-    found = {}
-    for operate in (idle_gpus, busy_gpus, requeues, claims, reaps, cancels, promotes, workers, looks):
-        with fleet.watch() as times:
-            names = operate(fleet, runs, free, calls)
-        found.update({title: times[script] for script, title in names.items()})
-    return found
+def of_operations(found, calls):
+    """Their table: a line for each, a column for each size."""
+    sizes = sorted(found)
+    lines = []
+    for name in found[sizes[0]]:
+        medians = [statistics.median(found[size][name]) for size in sizes]
+        lines.append((name, *(f"{one:.0f} µs" for one in medians), f"{medians[-1] / medians[0]:.2f} ×"))
+    title = f"Server time of one call, median of {calls}: GPUs × waiting tasks (at most 30 µs)"
+    return Table(title, ("operation", *map(named, sizes), "the last by the first"), lines)
+
+
+class Site:
+    """A fleet of which half of the GPUs are busy, and half are free in a pool of their own."""
+
+    def __init__(self, fleet, calls):
+        self.fleet, self.calls = fleet, calls
+        self.runs, self.free = {}, []
+
+    def grow(self, gpus, waiting):
+        """To so many."""
+        half = gpus // 2
+        self.free = self.fleet.join(half, OTHER, of="other")
+        self.fleet.fill(max(0, waiting + half - len(self.runs) - self.fleet.waiting()))
+        for gpu in self.fleet.join(half):
+            if gpu not in self.runs:
+                self.runs[gpu] = self.fleet.start(self.fleet.pop(gpu))
+
+    def operate(self):
+        """Each operation → the microseconds of each of its calls."""
+        found = {}
+        for one in (idle_gpus, busy_gpus, requeues, claims, reaps, cancels, promotes, workers, looks):
+            with self.fleet.watch() as times:
+                names = one(self.fleet, self.runs, self.calls)
+            found.update({title: times[script] for script, title in names.items()})
+        return found
 
 
 def some(many, calls):
@@ -71,7 +96,7 @@ def some(many, calls):
     return islice(cycle(list(many)), calls)
 
 
-def idle_gpus(fleet, runs, free, calls):
+def idle_gpus(fleet, runs, calls):
     """A task comes, and a GPU is free."""
     for _ in range(calls):
         gpu = fleet.client.zrange(fleet.key("free", OTHER), 0, 0)[0]
@@ -91,7 +116,7 @@ def idle_gpus(fleet, runs, free, calls):
     }
 
 
-def busy_gpus(fleet, runs, free, calls):
+def busy_gpus(fleet, runs, calls):
     """A task comes, and none is; then one is handed over."""
     for gpu in some(runs, calls):
         fleet.ledger.hold(fleet.held())
@@ -100,7 +125,7 @@ def busy_gpus(fleet, runs, free, calls):
     return {"hold": "hold, every GPU is busy", "release": "release, hand-over"}
 
 
-def requeues(fleet, runs, free, calls):
+def requeues(fleet, runs, calls):
     """A run goes back to its place, and its GPU takes it again."""
     for gpu in some(runs, calls):
         fleet.ledger.requeue(runs[gpu], "asked for", counted=False, wanted=True)
@@ -108,7 +133,7 @@ def requeues(fleet, runs, free, calls):
     return {"requeue": "requeue"}
 
 
-def claims(fleet, runs, free, calls):
+def claims(fleet, runs, calls):
     """A GPU has become free, and its worker claims."""
     for gpu in some(runs, calls):
         fleet.ledger.hold(fleet.held())
@@ -120,7 +145,7 @@ def claims(fleet, runs, free, calls):
     return {"claim": "claim, somebody waits"}
 
 
-def reaps(fleet, runs, free, calls):
+def reaps(fleet, runs, calls):
     """Its holder is dead."""
     for gpu in some(runs, calls):
         fleet.ledger.hold(fleet.held())
@@ -131,7 +156,7 @@ def reaps(fleet, runs, free, calls):
     return {"reap": "reap"}
 
 
-def cancels(fleet, runs, free, calls):
+def cancels(fleet, runs, calls):
     """What waits is revoked."""
     for _ in range(calls):
         held = fleet.held()
@@ -140,7 +165,7 @@ def cancels(fleet, runs, free, calls):
     return {"cancel": "cancel"}
 
 
-def promotes(fleet, runs, free, calls):
+def promotes(fleet, runs, calls):
     """A task was sent for later, and is due."""
     for _ in range(calls):
         held = fleet.held(eta_ms=round(time.time() + 3600) * 1000)
@@ -150,7 +175,7 @@ def promotes(fleet, runs, free, calls):
     return {"hold": "hold, for later", "promote": "promote, one is due"}
 
 
-def workers(fleet, runs, free, calls):
+def workers(fleet, runs, calls):
     """A worker comes again, and asks what is due."""
     for page in batched(some(runs, calls)):
         devices = [fleet.device(gpu) for gpu in page]
@@ -160,7 +185,7 @@ def workers(fleet, runs, free, calls):
     return {"join": "join", "agenda": "agenda"}
 
 
-def looks(fleet, runs, free, calls):
+def looks(fleet, runs, calls):
     """The reconciler's, at one GPU and at one ticket; and a page of GPUs as `status` shows it."""
     tickets = fleet.client.zrange(fleet.key("pending", POOL), 0, calls - 1)
     for gpu, ticket in zip(some(runs, calls), some(tickets, calls), strict=True):
@@ -178,11 +203,23 @@ def looks(fleet, runs, free, calls):
 
 # views
 
-VIEWED = ("GPUs × waiting", "status: the server's time", "longest command", "pending, first 100", "longest command")
+VIEWED = (
+    "GPUs × waiting",
+    "`status`: CPU of the server",
+    "longest command",
+    "`pending`, its first 100",
+    "longest command",
+)
 
 
-def shown(fleet, gpus, waiting):
-    """One line of the table of views."""
+def of_views(found):
+    """Their table."""
+    lines = [(named(size), *cells) for size, cells in sorted(found.items())]
+    return Table("What people look at: all that the server is asked for one view", VIEWED, lines)
+
+
+def shown(fleet):
+    """What two views cost the server."""
 
     def status():
         pool_rows(fleet.ledger, gpu_rows(fleet.ledger))
@@ -198,7 +235,7 @@ def shown(fleet, gpus, waiting):
             view()
         longest = max((one["duration"] for one in fleet.client.slowlog_get(-1)), default=LONGEST_FROM)
         cells += [f"{seconds[0] * 1000:.1f} ms", f"{longest / 1000:.2f} ms"]
-    return (f"{short(gpus)} × {short(waiting)}", *cells)
+    return tuple(cells)
 
 
 #: Microseconds below which no command of a view is of interest.
@@ -209,19 +246,24 @@ LONGEST_FROM = 50
 
 
 def held_tasks(quick):
-    """Bytes of a waiting task beyond its message."""
-    number = 10_000 if quick else 100_000
-    with server() as one:
-        fleet = Fleet(one.url)
-        fleet.fill(100)
-        fleet.listen()
-        before = fleet.memory()
-        fleet.fill(number)
-        of_each, message = (fleet.memory() - before) / number, len(fleet.held().message)
-        fleet.close()
-    columns = ("", "its message", "beside it", "at most")
-    line = ("a waiting task", f"{message} bytes", f"{of_each - message:.0f} bytes", "700 bytes")
-    return Table(f"Memory, of {number} waiting tasks", columns, [line])
+    """Bytes of a waiting task beyond its message, on each server that is installed."""
+    number, lines = 10_000 if quick else 100_000, []
+    for name, find in FINDERS.items():
+        if binary := find():
+            with EmbeddedServer(binary=binary) as one:
+                of_each, message = memory_of_each(Fleet(one.url), number)
+            lines.append((name, f"{message} bytes", f"{of_each - message:.0f} bytes", "700 bytes"))
+    return Table(f"Memory of a waiting task, of {short(number)}", ("", "its message", "beside it", "at most"), lines)
+
+
+def memory_of_each(fleet, number):
+    """Bytes of each of so many, and of its message, once the journal is as long as it gets."""
+    fleet.fill(11_000)
+    before = fleet.memory()
+    fleet.fill(number)
+    found = (fleet.memory() - before) / number, len(fleet.held().message)
+    fleet.close()
+    return found
 
 
 # heartbeats
@@ -329,6 +371,11 @@ def make_old(fleet, index):
 
 
 # words
+
+
+def named(size):
+    """GPUs × waiting tasks."""
+    return " × ".join(map(short, size))
 
 
 def short(number):
