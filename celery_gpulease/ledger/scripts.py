@@ -1,7 +1,8 @@
 """Loads the Lua operations: header, includes, text.
 
 A script's header is its signature: a sentence, `KEYS:`, `ARGV:`, `Returns:`, and `include:` for the parts that it
-shares with others. ``python -m celery_gpulease.ledger.scripts DIR`` writes the assembled texts, for luacheck.
+shares with others. A part that only a rare case needs is included below the usual one: a call builds all that stands above
+the place where it ends. ``python -m celery_gpulease.ledger.scripts DIR`` writes the assembled texts, for luacheck.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _LUA: Final = files(__package__) / "lua"
 _HEADER: Final = re.compile(r"-- (KEYS|ARGV|include):(.*)")
+_BELOW: Final = re.compile(r"^-- include: (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,21 @@ def names() -> list[str]:
 
 @cache
 def source(name: str) -> Source:
-    """Reads an operation and puts the parts that it includes in front of it, each once."""
+    """Reads an operation and puts each part where it includes it, once: those of its header in front of it."""
     text = (_LUA / f"{name}.lua").read_text("utf-8")
     header = _header(text)
     parts: dict[str, str] = {}
     for part in header["include"]:
         parts.update(_included(part))
-    return Source(name, tuple(header["ARGV"]), "\n".join([*parts.values(), text]))
+    front = "\n".join(parts.values())
+
+    def new_parts(line: re.Match[str]) -> str:
+        new = {name: its for part in line[1].split() for name, its in _included(part) if name not in parts}
+        parts.update(new)
+        return "\n".join(new.values())
+
+    head, blank, body = text.partition("\n\n")
+    return Source(name, tuple(header["ARGV"]), f"{front}\n{head}{blank}{_BELOW.sub(new_parts, body)}")
 
 
 def arguments_of(one: Source, values: dict[str, Any]) -> list[Any]:

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -22,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 GPUS = simulation.GPUS
 #: Seconds that a job sleeps on average: so few jobs a second that two cores are not what they wait for.
 MEAN = 0.15
-#: A job that idles in a queue takes part in this many more.
-LONGEST = 120.0
+#: Seconds that workers may take to be ready, and jobs to end.
+LONGEST = 180.0
 #: Policy → the workers that serve it, and how the sender chooses one where each has a queue of its own.
 POLICIES = {
     "round robin": ("own", simulation.round_robin),
@@ -34,33 +35,39 @@ POLICIES = {
     "Celery, prefetch 1, acks_late": ("late", None),
     "celery_gpulease": ("ours", None),
 }
+QUICK = ("round robin", "Celery, prefetch 1, acks_late", "celery_gpulease")
 OPTIMUM = "optimum of one line (M/G/8, computed)"
 
 
 def measure(quick):
     """A table for each distribution."""
-    number, loads = (40, LOADS[1:2]) if quick else (250, LOADS)
+    number, loads, policies = (40, LOADS[1:2], QUICK) if quick else (250, LOADS, tuple(POLICIES))
+    variants = dict.fromkeys(POLICIES[policy][0] for policy in policies)
     with ExitStack() as stack:
         site = Site(stack.enter_context(server()).url)
-        for variant in VARIANTS:
+        for variant in variants:
             stack.enter_context(site.workers(variant))
-        for variant in VARIANTS:
             site.warm_up(variant)
         psutil.cpu_percent()
-        found = {name: verdicts(site, duration, number, loads) for name, duration in DISTRIBUTIONS.items()}
+        found = {name: verdicts(site, jobs_of, policies, loads) for name, jobs_of in _all_jobs(number).items()}
         busy = psutil.cpu_percent()
         site.client.close()
     title = f"Real workers: waits of jobs of {MEAN * 1000:.0f} ms"
     rest = f"on {GPUS} GPUs, {number} jobs each; the machine's cores were {busy:.0f} % busy"
-    return [table(f"{title} ({name}) {rest}", one, [*POLICIES, OPTIMUM], "ms", 0.001) for name, one in found.items()]
+    return [table(f"{title} ({name}) {rest}", one, [*policies, OPTIMUM], "ms", 0.001) for name, one in found.items()]
 
 
-def verdicts(site, duration, number, loads):
+def _all_jobs(number):
+    return {name: partial(jobs, duration, number) for name, duration in DISTRIBUTIONS.items()}
+
+
+def verdicts(site, jobs_of, policies, loads):
     """(policy, load) → what became of the same jobs."""
     found = {}
     for load in loads:
-        arrivals = jobs(duration, number, load, GPUS, MEAN)
-        for policy, (variant, choose) in POLICIES.items():
+        arrivals = jobs_of(load, GPUS, MEAN)
+        for policy in policies:
+            variant, choose = POLICIES[policy]
             found[policy, load] = judge(site.serve(variant, choose, arrivals), GPUS)
         found[OPTIMUM, load] = judge(list(simulation.optimum(arrivals)), GPUS)
     return found
@@ -82,7 +89,9 @@ class Site:
             started = [_worker(env, variant, gpu, log) for gpu, log in enumerate(logs)]
             try:
                 for log in logs:
-                    wait_until(lambda log=log: " ready." in Path(log.name).read_text(), 60, f"{variant} to be ready")
+                    wait_until(
+                        lambda log=log: " ready." in Path(log.name).read_text(), LONGEST, f"{variant} to be ready"
+                    )
                 yield
             finally:
                 for one in started:

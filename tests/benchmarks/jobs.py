@@ -84,11 +84,12 @@ def table(title, found, policies, unit, seconds):
         unit: In which waits are printed.
         seconds: How many it has.
     """
-    columns = ("", *(f"{what}, load {load}" for load in LOADS for what in ("mean", "p99", "idle")))
+    loads = [load for load in LOADS if (policies[0], load) in found]
+    columns = ("", *(f"{what}, load {load}" for load in loads for what in ("mean", "p99", "idle")))
     lines = []
     for policy in policies:
         cells = []
-        for one in (found[policy, load] for load in LOADS if (policy, load) in found):
+        for one in (found[policy, load] for load in loads):
             waits = [f"{wait / seconds:.3g} {unit}" for wait in (one.mean_wait, one.p99_wait)]
             cells += [*waits, f"{one.idle_part:.1%}"]
         lines.append((policy, *cells))

@@ -36,7 +36,7 @@ def measure(quick):
 def _table(name, found):
     ours = {(policy, load): one for (distribution, policy, load), one in found.items() if distribution == name}
     title = f"Simulated: waits of jobs of 10 min ({name}) on {GPUS} GPUs"
-    return table(title, ours, POLICIES, "min", 60.0)
+    return table(title, ours, list(POLICIES), "min", 60.0)
 
 
 # one line for each GPU

@@ -2,7 +2,7 @@
 -- KEYS: prefix
 -- ARGV: ticket task_id task pool pin priority eta_ms expires_ms message stamps run_ticket run_token seed
 -- Returns: {'held' | 'scheduled' | 'claimed' | 'revoked' | 'known' | 'lost'}
--- include: forgotten
+-- include: ticket fence
 local ticket, task_id, task, pool, pin, priority, eta_ms, expires_ms, message, stamps = unpack(ARGV)
 local run_ticket, run_token, seed = unpack(ARGV, 11)
 local name = key('ticket', ticket)
@@ -53,6 +53,10 @@ end
 put_in_line(ticket)
 supersede_run()
 note('held', ticket, '', pool)
+if pin == '' and tonumber(expires_ms) == 0 and redis.call('EXISTS', key('free', pool)) == 0 then
+  return { 'held' }
+end
+-- include: dispatch
 dispatch_ticket(ticket, seed)
 local state = redis.call('HGET', name, 'state')
 return { state == 'claimed' and 'claimed' or 'held' }

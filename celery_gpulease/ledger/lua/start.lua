@@ -2,7 +2,7 @@
 -- KEYS: prefix
 -- ARGV: gpu ticket token nonce holder acks_late limit stores_result
 -- Returns: {'run' | 'rerun' | 'again' | 'twice' | 'stale' | 'foreign' | 'unknown'}
--- include: gpu ticket
+-- include: gpu
 local gpu, ticket, token, nonce, holder, acks_late, limit, stores_result = unpack(ARGV)
 local name = key('ticket', ticket)
 local t = redis.call('HMGET', name, 'state', 'token', 'nonce')
@@ -17,27 +17,29 @@ if t[1] ~= 'claimed' and t[3] ~= nonce then
   return { 'twice' }
 end
 local lease = redis.call('GET', key('lease', gpu))
-if t[1] == 'tail' or (lease and lease ~= token) then -- taken by force, or it lapsed and a stranger took the GPU
-  if t[1] ~= 'claimed' then -- asked again by a run that has not begun
-    redis.call('HDEL', name, 'last_run')
+if t[1] ~= 'tail' and (not lease or lease == token) then
+  hold_lease(gpu, token)
+  redis.call('HSET', name, 'state', 'started', 'nonce', nonce, 'holder', holder, 'acks_late', acks_late,
+    'limit', limit, 'stores_result', stores_result, 'last_run', token)
+  redis.call('HSET', key('claim', gpu), 'state', 'started', 'started_ms', NOW)
+  if t[1] == 'claimed' then
+    redis.call('HINCRBY', name, 'runs', 1)
+    redis.call('HSETNX', name, 'first_run_ms', NOW)
+    redis.call('HDEL', key('closed', gpu), 'quarantines', 'quarantined_by') -- it is well
+    note('started', ticket, gpu, '')
   end
-  back_to_place(ticket, gpu, 'foreign lease', false)
-  drop_claim(gpu, token)
-  return { 'foreign' }
+  local runs = redis.call('HMGET', name, 'runs', 'disowned')
+  local earlier = tonumber(runs[1]) - 1
+  if stores_result == '1' and earlier > tonumber(runs[2] or 0) then
+    return { 'again' }
+  end
+  return { earlier > 0 and 'rerun' or 'run' }
 end
-hold_lease(gpu, token)
-redis.call('HSET', name, 'state', 'started', 'nonce', nonce, 'holder', holder, 'acks_late', acks_late,
-  'limit', limit, 'stores_result', stores_result, 'last_run', token)
-redis.call('HSET', key('claim', gpu), 'state', 'started', 'started_ms', NOW)
-if t[1] == 'claimed' then
-  redis.call('HINCRBY', name, 'runs', 1)
-  redis.call('HSETNX', name, 'first_run_ms', NOW)
-  redis.call('HDEL', key('closed', gpu), 'quarantines', 'quarantined_by') -- it is well
-  note('started', ticket, gpu, '')
+-- taken by force, or it lapsed and a stranger took the GPU
+-- include: ticket
+if t[1] ~= 'claimed' then -- asked again by a run that has not begun
+  redis.call('HDEL', name, 'last_run')
 end
-local runs = redis.call('HMGET', name, 'runs', 'disowned')
-local earlier = tonumber(runs[1]) - 1
-if stores_result == '1' and earlier > tonumber(runs[2] or 0) then
-  return { 'again' }
-end
-return { earlier > 0 and 'rerun' or 'run' }
+back_to_place(ticket, gpu, 'foreign lease', false)
+drop_claim(gpu, token)
+return { 'foreign' }

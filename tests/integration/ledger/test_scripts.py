@@ -38,13 +38,17 @@ def test_the_header_is_a_sentence_then_keys_arguments_and_replies(name):
 
 
 @pytest.mark.parametrize("name", scripts.names())
-def test_what_it_includes_exists_and_stands_once_before_it(name):
-    header = scripts._header(own_text(name))
-    assert set(header["include"]) <= INCLUDES
+def test_what_it_includes_exists_and_stands_once_where_it_does(name):
+    own = own_text(name)
+    included = re.findall(r"^-- include: (.*)$", own, re.MULTILINE)
+    assert {part for line in included for part in line.split()} <= INCLUDES
     text = scripts.source(name).text
-    assert text.endswith(own_text(name))
     for part in INCLUDES:
         assert text.count((scripts._LUA / "include" / f"{part}.lua").read_text("utf-8")) <= 1
+    header, *below = re.split(r"^-- include: .*\n", own.partition("\n\n")[2], flags=re.MULTILINE)
+    at = [text.index(one) for one in (header, *below)]
+    assert at == sorted(at)
+    assert text.endswith(below[-1] if below else own)
 
 
 def test_a_missing_argument_is_a_type_error():

@@ -11,12 +11,11 @@ end
 
 -- Pinned tickets first (by the id, then by the other name), then the pools in their order.
 local function lines_of(gpu)
-  local device = redis.call('HMGET', key('device', gpu), 'alias', 'pools')
-  local lines = { key('pinned', gpu) }
-  if device[1] and device[1] ~= gpu then
-    lines[#lines + 1] = key('pinned', device[1])
+  local lines, alias = { key('pinned', gpu) }, device_of(gpu)[4]
+  if alias and alias ~= gpu then
+    lines[#lines + 1] = key('pinned', alias)
   end
-  for pool in string.gmatch(device[2] or '', '[^,]+') do
+  for pool in pools_of(gpu) do
     lines[#lines + 1] = key('pending', pool)
   end
   return lines

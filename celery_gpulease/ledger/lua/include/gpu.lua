@@ -1,7 +1,17 @@
 -- include: keys time journal
 -- What is true of a GPU: whether its worker lives, whether it may be claimed, and the index of free ones.
+local devices = {}
+
+-- Of what its worker said when it joined: pools, route, ttl_ms, alias. Read once in a call; JOIN alone writes it.
+local function device_of(gpu)
+  if not devices[gpu] then
+    devices[gpu] = redis.call('HMGET', key('device', gpu), 'pools', 'route', 'ttl_ms', 'alias')
+  end
+  return devices[gpu]
+end
+
 local function pools_of(gpu)
-  return string.gmatch(redis.call('HGET', key('device', gpu), 'pools') or '', '[^,]+')
+  return string.gmatch(device_of(gpu)[1] or '', '[^,]+')
 end
 
 -- The index of free GPUs is never the truth: a claim looks at the lease.
@@ -34,7 +44,7 @@ end
 
 -- The list from which this GPU's worker takes its messages, as it said when it joined; false where it is not known.
 local function route_to(gpu)
-  return redis.call('HGET', key('device', gpu), 'route')
+  return device_of(gpu)[2]
 end
 
 -- Is there nothing but a lease that could keep it from the next task?
@@ -72,7 +82,7 @@ local function mark_free_if_claimable(gpu)
 end
 
 local function ttl_ms_of(gpu)
-  return tonumber(redis.call('HGET', key('device', gpu), 'ttl_ms')) or 30000
+  return tonumber(device_of(gpu)[3]) or 30000
 end
 
 -- The lease is `token`'s for a ttl, from now by the server's clock.

@@ -21,14 +21,13 @@ local function put_in_line(ticket, score)
   local t = redis.call('HMGET', key('ticket', ticket), 'pool', 'pin', 'priority', 'expires_ms')
   if not score then
     score = tonumber(t[3]) * PRIORITY_STEP + next_arrival()
-    redis.call('HSET', key('ticket', ticket), 'score', string.format('%.0f', score))
   end
   redis.call('ZADD', line_of(t[1], t[2]), score, ticket)
   redis.call('ZADD', key('waiting', t[1]), (score % PRIORITY_STEP) / 8, ticket)
   if tonumber(t[4]) > 0 then
     redis.call('ZADD', EXPIRING, t[4], ticket)
   end
-  redis.call('HSET', key('ticket', ticket), 'state', 'pending')
+  redis.call('HSET', key('ticket', ticket), 'state', 'pending', 'score', string.format('%.0f', score))
 end
 
 -- One listener must wake earlier than it thinks; an ACL may refuse to tell it.
