@@ -1,7 +1,10 @@
 """Loads the Lua operations: header, includes, text.
 
 A script's header is its signature: a sentence, `KEYS:`, `ARGV:`, `Returns:`, and `include:` for the parts that it
-shares with others. ``python -m celery_gpulease.ledger.scripts DIR`` writes the assembled texts, for luacheck.
+shares with others. Redis makes all functions of a script anew at each call, and those that nobody calls took most of
+its time: so a script has what it needs, and nothing else; and what only a rare case needs stands below the usual one,
+where `include:` says so once more. ``python -m celery_gpulease.ledger.scripts DIR`` writes the assembled texts, for
+luacheck.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 _LUA: Final = files(__package__) / "lua"
 _HEADER: Final = re.compile(r"-- (KEYS|ARGV|include):(.*)")
 _COMMENT: Final = re.compile(r"^ *--.*\n", re.MULTILINE)
+_HEAD: Final = re.compile(r"\A((?:--.*\n)+)")
+#: What follows is another section, which only some calls reach.
+_BELOW: Final = re.compile(r"^-- include: (.*)\n", re.MULTILINE)
 #: Each statement of an included part gives names to something: it begins so, at the margin.
 _STATEMENT: Final = re.compile(r"^(?=local )", re.MULTILINE)
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
@@ -42,13 +48,23 @@ def names() -> list[str]:
 
 @cache
 def source(name: str) -> Source:
-    """Reads an operation and puts what it needs of the parts that it includes in front of it."""
+    """Reads an operation and puts what it needs of the parts that it includes in front of each of its sections."""
     text = (_LUA / f"{name}.lua").read_text("utf-8")
     header = _header(text)
-    parts: dict[str, str] = {}
-    for part in header["include"]:
-        parts.update(_included(part))
-    return Source(name, tuple(header["ARGV"]), "".join([*_needed("".join(parts.values()), text), "\n", text]))
+    head, body = _HEAD.split(text)[1:]
+    first, *rest = _BELOW.split(body)
+    included, waiting, assembled = set[str](), list[str](), [head]
+    for parts, code in [
+        (header["include"], first),
+        *((rest[at].split(), rest[at + 1]) for at in range(0, len(rest), 2)),
+    ]:
+        for part, its in (one for named in parts for one in _included(named)):
+            waiting += [] if part in included else _STATEMENT.split(_COMMENT.sub("", its))
+            included.add(part)
+        needed = _needed(waiting, code)
+        waiting = [one for one in waiting if one not in needed]
+        assembled += [*needed, "\n", code]
+    return Source(name, tuple(header["ARGV"]), "".join(assembled))
 
 
 def arguments_of(one: Source, values: dict[str, Any]) -> list[Any]:
@@ -59,13 +75,10 @@ def arguments_of(one: Source, values: dict[str, Any]) -> list[Any]:
     return [values[name] for name in one.arguments]
 
 
-def _needed(parts: str, text: str) -> list[str]:
-    """The statements of the included parts that an operation needs, in their order.
-
-    Redis makes all functions of a script anew at each call: those that nobody calls took more time than the others.
-    """
-    needed, words = list[str](), set(_WORD.findall(_COMMENT.sub("", text)))
-    for statement in reversed(_STATEMENT.split(_COMMENT.sub("", parts))):
+def _needed(statements: list[str], code: str) -> list[str]:
+    """The statements of included parts that a section of an operation needs, in their order."""
+    needed, words = list[str](), set(_WORD.findall(_COMMENT.sub("", code)))
+    for statement in reversed(statements):
         names = _WORD.findall(re.split("[=(]", statement)[0])
         if words.intersection(names) - {"local", "function"}:
             words.update(_WORD.findall(statement))

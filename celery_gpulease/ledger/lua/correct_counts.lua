@@ -4,7 +4,7 @@
 -- Returns: {what was wrong, ...}
 -- include: line correct
 local change = ARGV[1]
-local MOST = 5000
+local MOST = 1000
 
 if redis.call('ZCARD', SCHEDULED) <= MOST then
   local actual, said = {}, redis.call('HGETALL', SCHEDULED_COUNT)

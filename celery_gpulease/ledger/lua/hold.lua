@@ -2,7 +2,7 @@
 -- KEYS: prefix
 -- ARGV: ticket task_id task pool pin priority eta_ms expires_ms message stamps run_ticket run_token seed
 -- Returns: {'held' | 'scheduled' | 'claimed' | 'revoked' | 'known' | 'lost'}
--- include: forgotten
+-- include: ticket fence
 local ticket, task_id, task, pool, pin, priority, eta_ms, expires_ms, message, stamps = unpack(ARGV)
 local run_ticket, run_token, seed = unpack(ARGV, 11)
 local name = key('ticket', ticket)
@@ -30,6 +30,7 @@ local function supersede_run()
   end
 end
 
+task_ids[ticket] = task_id
 redis.call('SET', key('message', ticket), message)
 redis.call('HSET', name, 'task_id', task_id, 'task', task, 'pool', pool, 'pin', pin, 'priority', priority,
   'eta_ms', eta_ms, 'expires_ms', expires_ms, 'held_ms', NOW, 'deliveries', 0, 'returns', 0)
@@ -46,12 +47,16 @@ end
 if tonumber(eta_ms) > NOW then
   put_in_schedule(ticket, eta_ms)
   supersede_run()
-  note('scheduled', ticket, '', pool, task_id)
+  note('scheduled', ticket, '', pool)
   return { 'scheduled' }
 end
 
 local t = { pool, pin, priority, expires_ms }
 put_in_line(ticket, nil, t)
 supersede_run()
-note('held', ticket, '', pool, task_id)
+note('held', ticket, '', pool)
+if pin == '' and expires_ms == '0' and redis.call('EXISTS', key('free', pool)) == 0 then
+  return { 'held' }
+end
+-- include: dispatch
 return { dispatch_ticket(ticket, seed, t) and 'claimed' or 'held' }

@@ -25,7 +25,7 @@ redis.call('ZADD', GPUS, ttl_ms, gpu)
 redis.call('ZADD', HEARTBEATS, heartbeat_ms, gpu)
 redis.call('HSET', key('device', gpu), 'host', host, 'index', index, 'uuid', uuid, 'alias', alias, 'pools', pools,
   'ttl_ms', ttl_ms, 'heartbeat_ms', heartbeat_ms, 'presence', presence, 'route', route)
-DEVICES[gpu] = nil -- read anew
+devices[gpu] = nil
 redis.call('HSET', NAMES, alias, gpu, gpu, gpu)
 redis.call('HDEL', key('device', gpu), 'running', 'reported_ms')
 redis.call('HDEL', key('closed', gpu), 'closing')

@@ -4,16 +4,16 @@
 -- Returns: {number promoted, number expired}
 -- include: dispatch
 local seed = unpack(ARGV)
-local PER_CALL = 100
+local MOST_DUE, MOST_EXPIRED = 8, 4 -- each may give away as many GPUs as a dispatch does
 
-local expired = redis.call('ZRANGEBYSCORE', EXPIRING, '-inf', NOW, 'LIMIT', 0, PER_CALL)
+local expired = redis.call('ZRANGEBYSCORE', EXPIRING, '-inf', NOW, 'LIMIT', 0, MOST_EXPIRED)
 for _, ticket in ipairs(expired) do
   take_out(ticket)
   if not has_vanished(ticket) then
     mark_ending(ticket, 'expired')
   end
 end
-local due = redis.call('ZRANGEBYSCORE', SCHEDULED, '-inf', NOW, 'LIMIT', 0, PER_CALL)
+local due = redis.call('ZRANGEBYSCORE', SCHEDULED, '-inf', NOW, 'LIMIT', 0, MOST_DUE)
 for _, ticket in ipairs(due) do
   take_out(ticket)
   if not has_vanished(ticket) then -- what was deferred has a place already

@@ -8,6 +8,7 @@ local gpu, ticket, token, seed = unpack(ARGV)
 local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'gpu', 'last_run', 'task_id')
 local state, is_current = t[1], t[2] == token
 local answer = 'released'
+task_ids[ticket] = t[5]
 -- it was reaped and has started nowhere since; or Redis has forgotten that it started, and knows of no other run
 local is_waiting = not is_current
   and (t[4] == token or (has_forgotten(gpu, token) and state ~= 'started' and state ~= 'tail'))
@@ -31,8 +32,8 @@ else
   drop_claim(gpu, token)
 end
 if answer == 'released' then
-  note('released', ticket, gpu, '', t[5])
-  end_ticket(ticket, t[5])
+  note('released', ticket, gpu, '')
+  end_ticket(ticket)
 end
 if not has_lease then
   mark_free_if_claimable(gpu)

@@ -2,19 +2,21 @@
 -- KEYS: prefix
 -- ARGV: gpu ticket token fence ttl_ms is_lost
 -- Returns: {'renewed' | 'regained' | 'robbed' | 'lost' | 'ended' | 'unstarted' | 'flushed'} | {'tail' | 'lost', why}
--- include: forgotten
+-- include: gpu
 local gpu, ticket, token, fence, ttl_ms, is_lost = unpack(ARGV)
 local name = key('ticket', ticket)
-local function look()
-  return redis.call('HMGET', name, 'state', 'token', 'gpu', 'why', 'last_run')
-end
+local run = redis.call('HMGET', name, 'state', 'token')
 
-local t = look()
-local is_forgotten = is_lost == '0' and t[2] ~= token and has_forgotten(gpu, token)
+if run[1] == 'started' and run[2] == token and redis.call('GET', key('lease', gpu)) == token then
+  prolong_lease(gpu)
+  return { 'renewed' }
+end
+-- include: forgotten
+local is_forgotten = is_lost == '0' and run[2] ~= token and has_forgotten(gpu, token)
 if is_forgotten then
   drop_older_claim(gpu, token)
-  t = look()
 end
+local t = redis.call('HMGET', name, 'state', 'token', 'gpu', 'why', 'last_run')
 local state, is_current, was_reaped = t[1], t[2] == token, t[2] ~= token and (t[5] == token or is_forgotten)
 local lease = redis.call('GET', key('lease', gpu))
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
@@ -56,9 +58,6 @@ elseif is_current and state == 'tail' then
   return { t[4] == 'forced' and 'lost' or 'tail', t[4] }
 elseif is_current and state == 'claimed' then
   return { 'unstarted' }
-elseif is_current and lease == token then
-  prolong_lease(gpu)
-  return { 'renewed' }
 elseif is_current and is_open then
   return regain()
 elseif is_current then

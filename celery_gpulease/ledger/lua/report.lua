@@ -2,7 +2,7 @@
 -- KEYS: prefix
 -- ARGV: gpu instance presence running_token grace_ms seed
 -- Returns: {'present' | 'closing' | 'rerouted' | 'unregistered'} | {'taken', presence of the other}
--- include: claim quarantine
+-- include: gpu pulse
 local gpu, instance, presence, running_token, grace_ms, seed = unpack(ARGV)
 local other = redis.call('GET', key('worker', gpu))
 
@@ -18,12 +18,17 @@ redis.call('HSET', key('device', gpu), 'running', running_token, 'reported_ms', 
 beat_pulse(gpu)
 
 local closed = redis.call('HMGET', key('closed', gpu), 'quarantine', 'until_ms', 'left', 'closing')
-if closed[1] and not closed[3] and running_token == '' and is_over(tonumber(closed[2]) or 0) then
+local word = closed[4] and 'closing' or 'present'
+if running_token ~= '' then
+  return { word }
+end
+-- include: claim quarantine
+if closed[1] and not closed[3] and is_over(tonumber(closed[2]) or 0) then
   end_quarantine(gpu, 'its time is over')
   claim_next(gpu, false, seed)
 end
 local claim = redis.call('HMGET', key('claim', gpu), 'state', 'token', 'claimed_ms')
-if claim[1] == 'claimed' and running_token == '' and NOW - tonumber(claim[3]) >= tonumber(grace_ms)
+if claim[1] == 'claimed' and NOW - tonumber(claim[3]) >= tonumber(grace_ms)
     and redis.call('GET', key('lease', gpu)) == claim[2] and redis.call('LLEN', device[3]) == 0 then
   local message = routed_message(gpu)
   if message then
@@ -32,4 +37,4 @@ if claim[1] == 'claimed' and running_token == '' and NOW - tonumber(claim[3]) >=
     return { 'rerouted' }
   end
 end
-return { closed[4] and 'closing' or 'present' }
+return { word }

@@ -2,7 +2,7 @@
 -- KEYS: prefix
 -- ARGV: gpu ticket token nonce holder acks_late limit stores_result
 -- Returns: {'run' | 'rerun' | 'again' | 'twice' | 'stale' | 'foreign' | 'unknown'}
--- include: gpu ticket
+-- include: gpu
 local gpu, ticket, token, nonce, holder, acks_late, limit, stores_result = unpack(ARGV)
 local name = key('ticket', ticket)
 local t = redis.call('HMGET', name, 'state', 'token', 'nonce', 'runs', 'disowned', 'first_run_ms', 'task_id')
@@ -17,25 +17,28 @@ if t[1] ~= 'claimed' and t[3] ~= nonce then
   return { 'twice' }
 end
 local lease = redis.call('GET', key('lease', gpu))
-if t[1] == 'tail' or (lease and lease ~= token) then -- taken by force, or it lapsed and a stranger took the GPU
-  if t[1] ~= 'claimed' then -- asked again by a run that has not begun
-    redis.call('HDEL', name, 'last_run')
+if t[1] ~= 'tail' and (not lease or lease == token) then
+  hold_lease(gpu, token)
+  local runs = (tonumber(t[4]) or 0) + (t[1] == 'claimed' and 1 or 0)
+  redis.call('HSET', name, 'state', 'started', 'nonce', nonce, 'holder', holder, 'acks_late', acks_late,
+    'limit', limit, 'stores_result', stores_result, 'last_run', token, 'runs', runs, 'first_run_ms', t[6] or NOW)
+  redis.call('HSET', key('claim', gpu), 'state', 'started', 'started_ms', NOW)
+  if t[1] == 'claimed' then
+    task_ids[ticket] = t[7]
+    redis.call('HDEL', key('closed', gpu), 'quarantines', 'quarantined_by') -- it is well
+    note('started', ticket, gpu, '')
   end
-  back_to_place(ticket, gpu, 'foreign lease', false)
-  drop_claim(gpu, token)
-  return { 'foreign' }
+  local earlier = runs - 1
+  if stores_result == '1' and earlier > tonumber(t[5] or 0) then
+    return { 'again' }
+  end
+  return { earlier > 0 and 'rerun' or 'run' }
 end
-hold_lease(gpu, token)
-local runs = (tonumber(t[4] or nil) or 0) + (t[1] == 'claimed' and 1 or 0)
-redis.call('HSET', name, 'state', 'started', 'nonce', nonce, 'holder', holder, 'acks_late', acks_late,
-  'limit', limit, 'stores_result', stores_result, 'last_run', token, 'runs', runs, 'first_run_ms', t[6] or NOW)
-redis.call('HSET', key('claim', gpu), 'state', 'started', 'started_ms', NOW)
-if t[1] == 'claimed' then
-  redis.call('HDEL', key('closed', gpu), 'quarantines', 'quarantined_by') -- it is well
-  note('started', ticket, gpu, '', t[7])
+-- taken by force, or it lapsed and a stranger took the GPU
+-- include: ticket
+if t[1] ~= 'claimed' then -- asked again by a run that has not begun
+  redis.call('HDEL', name, 'last_run')
 end
-local earlier = runs - 1
-if stores_result == '1' and earlier > tonumber(t[5] or 0) then
-  return { 'again' }
-end
-return { earlier > 0 and 'rerun' or 'run' }
+back_to_place(ticket, gpu, 'foreign lease', false)
+drop_claim(gpu, token)
+return { 'foreign' }

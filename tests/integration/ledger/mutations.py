@@ -53,8 +53,8 @@ MUTATIONS = {
         "ledger/test_start.py::test_another_request_is_refused",
     ),
     "start_overlooks_a_stranger": Mutation(
-        "or (lease and lease ~= token) then",
-        "then",
+        "if t[1] ~= 'tail' and (not lease or lease == token) then",
+        "if t[1] ~= 'tail' then",
         "ledger/test_start.py::test_under_a_strangers_lease_it_goes_back_uncounted",
     ),
     "requeue_forgets_to_uncount": Mutation(

@@ -38,19 +38,22 @@ def test_the_header_is_a_sentence_then_keys_arguments_and_replies(name):
 
 
 @pytest.mark.parametrize("name", scripts.names())
-def test_what_it_includes_exists_and_stands_once_before_it(name):
-    header = scripts._header(own_text(name))
-    assert set(header["include"]) <= INCLUDES
-    text = scripts.source(name).text
-    assert text.endswith(own_text(name))
-    names = re.findall(r"^local function (\w+)", text, re.MULTILINE)
-    assert len(names) == len(set(names))
+def test_what_it_includes_exists_and_its_sections_stand_in_their_order(name):
+    own, text = own_text(name), scripts.source(name).text
+    included = re.findall(r"^-- include: (.*)$", own, re.MULTILINE)
+    assert {part for line in included for part in line.split()} <= INCLUDES
+    sections = re.split(r"^-- include: .*\n", re.sub(r"\A(--.*\n)+", "", own), flags=re.MULTILINE)
+    at = [text.index(one) for one in sections]
+    assert at == sorted(at)
+    assert text.endswith(sections[-1])
 
 
 @pytest.mark.parametrize("name", scripts.names())
-def test_nothing_is_before_it_that_it_does_not_need(name):
+def test_it_has_every_function_once_and_none_that_it_does_not_need(name):
     code = re.sub(r" *--.*", "", scripts.source(name).text)
-    for function in re.findall(r"^local function (\w+)", code, re.MULTILINE):
+    functions = re.findall(r"^local function (\w+)", code, re.MULTILINE)
+    assert len(functions) == len(set(functions))
+    for function in functions:
         assert len(re.findall(rf"\b{function}\b", code)) > 1, function
 
 

@@ -11,7 +11,7 @@ end
 
 -- Pinned tickets first (by the id, then by the other name), then the pools in their order.
 local function lines_of(gpu)
-  local lines, alias = { key('pinned', gpu) }, device_of(gpu).alias
+  local lines, alias = { key('pinned', gpu) }, device_of(gpu)[4]
   if alias and alias ~= gpu then
     lines[#lines + 1] = key('pinned', alias)
   end
@@ -39,9 +39,10 @@ local function first_in_line(gpu)
       if not ticket then
         break
       end
-      local t = redis.call('HMGET', key('ticket', ticket), 'expires_ms', 'pool', 'pin', 'task_id', 'deliveries')
+      local t = redis.call('HMGET', key('ticket', ticket), 'expires_ms', 'pool', 'pin', 'deliveries', 'task_id')
       local expires_ms = t[2] and tonumber(t[1])
       if expires_ms == 0 or (expires_ms and expires_ms > NOW) then
+        task_ids[ticket] = t[5]
         return ticket, t
       elseif expires_ms then
         take_out(ticket)
@@ -58,7 +59,7 @@ end
 local function claim_for(ticket, t, gpu, seed)
   local fence = next_fence(gpu)
   local token = string.format('%s-%s-%.0f', seed, gpu, fence) -- a call may claim several GPUs, with equal fences
-  local delivery = (tonumber(t[5] or nil) or 0) + 1
+  local delivery = (tonumber(t[4]) or 0) + 1
   local message = assemble(ticket, gpu, token, fence, delivery)
   if not message then
     note('vanished', ticket, gpu, 'its message is gone')
@@ -73,7 +74,7 @@ local function claim_for(ticket, t, gpu, seed)
   redis.call('HSET', key('ticket', ticket), 'state', 'claimed', 'gpu', gpu, 'token', token, 'deliveries', delivery)
   mark_busy(gpu)
   redis.call('LPUSH', route_to(gpu), message)
-  note('claimed', ticket, gpu, '', t[4])
+  note('claimed', ticket, gpu, '')
   return true
 end
 

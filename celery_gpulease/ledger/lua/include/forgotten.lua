@@ -1,9 +1,5 @@
--- include: dispatch
--- Redis was emptied, or has loaded an old snapshot: what it knows of a GPU may be older than the run that is there.
-local function has_forgotten(gpu, token)
-  local fence = tonumber(string.match(token, '%d+$')) or 0 -- 0 where somebody else has made that token
-  return fence > (tonumber(redis.call('GET', key('fence', gpu))) or 0)
-end
+-- include: dispatch fence
+-- What a run brings back that Redis has forgotten.
 
 -- It was over before that run began; how it ended is forgotten too. One that nobody started yields by itself.
 local function drop_older_claim(gpu, token)

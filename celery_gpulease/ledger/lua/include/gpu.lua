@@ -1,18 +1,17 @@
 -- include: keys time journal
 -- What is true of a GPU: whether its worker lives, whether it may be claimed, and the index of free ones.
-local DEVICES = {}
+local devices = {}
 
--- What its worker said of it, read once in a call; a field is false where nobody has said it.
+-- Of what its worker said when it joined: pools, route, ttl_ms, alias. Read once in a call; JOIN alone writes it.
 local function device_of(gpu)
-  if not DEVICES[gpu] then
-    local said = redis.call('HMGET', key('device', gpu), 'alias', 'pools', 'ttl_ms', 'route')
-    DEVICES[gpu] = { alias = said[1], pools = said[2], ttl_ms = said[3], route = said[4] }
+  if not devices[gpu] then
+    devices[gpu] = redis.call('HMGET', key('device', gpu), 'pools', 'route', 'ttl_ms', 'alias')
   end
-  return DEVICES[gpu]
+  return devices[gpu]
 end
 
 local function pools_of(gpu)
-  return string.gmatch(device_of(gpu).pools or '', '[^,]+')
+  return string.gmatch(device_of(gpu)[1] or '', '[^,]+')
 end
 
 -- The index of free GPUs is never the truth: a claim looks at the lease.
@@ -45,7 +44,7 @@ end
 
 -- The list from which this GPU's worker takes its messages, as it said when it joined; false where it is not known.
 local function route_to(gpu)
-  return device_of(gpu).route
+  return device_of(gpu)[2]
 end
 
 -- `own`: the GPU's worker asks for itself and needs no proof that it lives.
@@ -84,7 +83,7 @@ local function mark_free_if_claimable(gpu)
 end
 
 local function ttl_ms_of(gpu)
-  return tonumber(device_of(gpu).ttl_ms or nil) or 30000
+  return tonumber(device_of(gpu)[3]) or 30000
 end
 
 -- The lease is `token`'s for a ttl, from now by the server's clock.

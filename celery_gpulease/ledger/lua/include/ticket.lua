@@ -23,10 +23,10 @@ local function end_what_waited(task_id)
 end
 
 -- The ticket has ended: it is forgotten but for its id, so that a repeated HOLD does nothing.
-local function end_ticket(ticket, task_id)
-  task_id = task_id or redis.call('HGET', key('ticket', ticket), 'task_id')
+local function end_ticket(ticket)
+  local task_id = task_id_of(ticket)
   redis.call('ZADD', ENDED, NOW, ticket)
-  if task_id then
+  if task_id ~= '' then
     redis.call('SREM', key('task', task_id), ticket)
     end_what_waited(task_id)
   end

@@ -1,0 +1,34 @@
+"""The picture in README: how long jobs wait, by policy and load."""
+
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib import pyplot as plt
+
+PLACE = Path(__file__).resolve().parent / "wait.png"
+OURS = "celery_gpulease"
+STYLES = {OURS: {"color": "black", "linewidth": 3, "zorder": 5}}
+OPTIMUM = {"color": "tab:orange", "linestyle": ":", "linewidth": 3, "zorder": 6}
+
+
+def draw(found, place=PLACE):
+    """Draws p99 waits.
+
+    Args:
+        found: (distribution, policy, load) → its verdict, of jobs in seconds.
+        place: Where the PNG goes.
+    """
+    mpl.use("Agg")
+    distributions, policies, loads = (list(dict.fromkeys(one)) for one in zip(*found, strict=True))
+    figure, panels = plt.subplots(1, len(distributions), figsize=(10, 4.6), sharey=True, layout="constrained")
+    for panel, distribution in zip(panels, distributions, strict=True):
+        for policy in policies:
+            style = OPTIMUM if policy.startswith("optimum") else STYLES.get(policy, {"linewidth": 1.5})
+            waits = [found[distribution, policy, load].p99_wait / 60 for load in loads]
+            panel.plot(loads, waits, marker="o", markersize=4, label=policy, **style)
+        panel.set(title=distribution, xlabel="load", xticks=loads, yscale="log")
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("wait, p99, minutes")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    figure.savefig(place, dpi=120, metadata={"Software": None})
+    plt.close(figure)
