@@ -38,7 +38,7 @@ def beside(title, rounds, unit="ms", scale=1000.0):
         median = statistics.median(statistics.median(one) for one in measured)
         p99 = statistics.median(percentile(one, 0.99) for one in measured)
         base = base or (median, p99)
-        times = [f"{found / of:.2f} ×" if of else "" for found, of in zip((median, p99), base, strict=True)]
+        times = [f"{found / of:.2f}x" if of else "" for found, of in zip((median, p99), base, strict=True)]
         lines.append((who, f"{median * scale:.3g} {unit}", times[0], f"{p99 * scale:.3g} {unit}", times[1]))
     return Table(title, ("", "median", "", "p99", ""), lines)
 
