@@ -25,7 +25,7 @@ def measure(quick):
         title = f"`delay()` until the body starts, all 4 GPUs free, {where}"
         return beside(title, alternate(setups, rounds, lambda setup: _round(setup, sends)))
 
-    pools = ("prefork", "solo", "threads")
+    pools = ("prefork",) if quick else ("prefork", "solo", "threads")
     tables = [table(f"{pool}, Redis", (plain(pool=pool), ours(pool=pool))) for pool in pools]
     with rabbitmq() as url:
         if url:

@@ -3,8 +3,9 @@
 from functools import partial
 
 from tests.benchmarks.lab import WORKERS, alternate, lab, ours, plain
-from tests.benchmarks.table import Table, beside
+from tests.benchmarks.table import beside
 
+GROUP_SIZE = 1000
 #: Longer than any round.
 BUSY_SECONDS = 600
 
@@ -45,49 +46,37 @@ print(json.dumps([time.perf_counter() - began, len(trips)]))
 """
 
 
-def measure(quick):
-    """`delay()` with all GPUs free, all busy and none served; then a group, with all busy."""
-    sends, rounds = (100, 1) if quick else (1000, 5)
-    setups = (plain("plain task"), ours("GPU task"))
-    tables = []
-    for where, one_round in (
-        ("all GPUs free: one at a time", partial(_free, sends=sends // 5)),
-        ("all GPUs busy", partial(_busy, code=TIMED.format(sends=sends))),
-        ("nobody serves", partial(_unserved, code=TIMED.format(sends=sends))),
-    ):
-        tables.append(beside(f"`delay()` of one task, {where}", alternate(setups, rounds, one_round)))
-    groups = alternate(setups, rounds, partial(_busy, code=GROUP.format(sends=1000)))
-    seconds = {who: [[took] for took, _ in found] for who, found in groups.items()}
-    title = "A group of 1000, all GPUs busy: time until all are sent"
-    return [*tables, with_column(beside(title, seconds), "round trips to Redis", groups)]
-
-
-def with_column(table, name, groups):
-    """The table, and beside each line how many round trips its last round made."""
-    lines = [(*line, str(groups[line[0]][-1][1])) for line in table.lines]
-    return Table(table.title, (*table.columns, name), lines)
-
-
-def _free(setup, sends):
-    with lab(setup) as one:
-        return one.send(FREE.format(sends=sends))
-
-
-def _unserved(setup, code):
-    with lab(setup, workers=0) as one:
-        return one.send(code)
-
-
-def _busy(setup, code):
-    with lab(setup) as one:
-        one.send(_occupy())
-        return one.send(code)
-
-
-def _occupy():
-    return f"""
+OCCUPY = f"""
 [mark.delay({BUSY_SECONDS}) for _ in range({WORKERS})]
 while mark.backend.client.llen("marks") < {WORKERS}:
     time.sleep(0.01)
 print("true")
 """
+
+
+def measure(quick):
+    """`delay()` with all GPUs free, all busy and none served; then a group, with all busy."""
+    sends, rounds = (100, 1) if quick else (1000, 5)
+    setups = (plain("plain task"), ours("GPU task"))
+    found = alternate(setups, rounds, partial(_round, sends=sends))
+    tables = [
+        beside(
+            f"`delay()` of one task, {where}", {who: [one[where] for one in of_one] for who, of_one in found.items()}
+        )
+        for where in ("all GPUs free: one at a time", "all GPUs busy", "nobody serves")
+    ]
+    groups = {who: [one["group"] for one in of_one] for who, of_one in found.items()}
+    title = f"A group of {GROUP_SIZE}, all GPUs busy: time until all are sent"
+    table = beside(title, {who: [[seconds] for seconds, _ in of_one] for who, of_one in groups.items()})
+    return [*tables, table.with_column("round trips", {who: str(of_one[-1][1]) for who, of_one in groups.items()})]
+
+
+def _round(setup, sends):
+    with lab(setup) as one:
+        found = {"all GPUs free: one at a time": one.send(FREE.format(sends=sends // 5))}
+        one.send(OCCUPY)
+        found["all GPUs busy"] = one.send(TIMED.format(sends=sends))
+        found["group"] = one.send(GROUP.format(sends=GROUP_SIZE))
+    with lab(setup, workers=0) as one:
+        found["nobody serves"] = one.send(TIMED.format(sends=sends))
+    return found
