@@ -25,7 +25,7 @@ if t[1] == 'tail' or (lease and lease ~= token) then -- taken by force, or it la
   drop_claim(gpu, token)
   return { 'foreign' }
 end
-hold_lease(gpu, token)
+pass_lease(gpu, token)
 redis.call('HSET', name, 'state', 'started', 'nonce', nonce, 'holder', holder, 'acks_late', acks_late,
   'limit', limit, 'stores_result', stores_result, 'last_run', token)
 redis.call('HSET', key('claim', gpu), 'state', 'started', 'started_ms', NOW)
