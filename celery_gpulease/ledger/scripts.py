@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _LUA: Final = files(__package__) / "lua"
 _HEADER: Final = re.compile(r"-- (KEYS|ARGV|include):(.*)")
+#: A function of a file's top level, with what is said of it.
+_FUNCTION: Final = re.compile(r"(?:^--.*\n)*^local function (\w+)\((?s:.*?)^end\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,18 @@ def source(name: str) -> Source:
     parts: dict[str, str] = {}
     for part in header["include"]:
         parts.update(_included(part))
-    return Source(name, tuple(header["ARGV"]), "\n".join([*parts.values(), text]))
+    return Source(name, tuple(header["ARGV"]), _without_unused("\n".join([*parts.values(), text])))
+
+
+def _without_unused(text: str) -> str:
+    """Leaves out the functions that nothing calls: whenever a script runs, it makes each of its functions anew."""
+    words_of = {found[1]: set(re.findall(r"\w+", found[0])) for found in _FUNCTION.finditer(text)}
+    used: set[str] = set()
+    fresh = words_of.keys() & set(re.findall(r"\w+", _FUNCTION.sub("", text)))
+    while fresh:
+        used |= fresh
+        fresh = words_of.keys() & set().union(*(words_of[name] for name in fresh)) - used
+    return _FUNCTION.sub(lambda found: found[0] if found[1] in used else "", text)
 
 
 def arguments_of(one: Source, values: dict[str, Any]) -> list[Any]:

@@ -94,3 +94,10 @@ def test_the_assembled_texts_can_be_written_for_luacheck(tmp_path):
     scripts.main(str(tmp_path / "lua"))
     written = {one.stem: one.read_text("utf-8") for one in (tmp_path / "lua").iterdir()}
     assert written == {name: scripts.source(name).text for name in scripts.names()}
+
+
+@pytest.mark.parametrize("name", scripts.names())
+def test_a_script_defines_no_function_that_it_never_calls(name):
+    text = re.sub(r"--.*", "", scripts.source(name).text)
+    functions = re.findall(r"^local function (\w+)", text, re.MULTILINE)
+    assert [one for one in functions if len(re.findall(rf"\b{one}\b", text)) < 2] == []
