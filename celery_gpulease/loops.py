@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import Final
 
 from celery.utils.log import get_logger
 
 from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.settings import RETRY_EVERY
 
 logger = get_logger(__name__)
-
-#: Seconds after a turn that failed.
-RETRY_EVERY: Final = 0.5
 
 
 class Loop(threading.Thread):

@@ -23,6 +23,8 @@ from celery_gpulease.servers import (
 )
 
 PREFIX: Final = "gpulease_"
+#: Seconds until the next try, after one that failed.
+RETRY_EVERY: Final = 0.5
 HOST: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 #: Settings whose values are never shown: they may hold a password.
 SECRET: Final = ("redis_url", "redis_options")

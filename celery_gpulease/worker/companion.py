@@ -26,7 +26,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from celery.utils.log import get_logger
 
-from celery_gpulease.loops import RETRY_EVERY, Loop
+from celery_gpulease.loops import Loop
+from celery_gpulease.settings import RETRY_EVERY
 from celery_gpulease.worker.leftovers import RUN
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from billiard.util import set_pdeathsig
 
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.ledger import Ledger
-from celery_gpulease.loops import RETRY_EVERY
 from celery_gpulease.model import Claim
+from celery_gpulease.settings import RETRY_EVERY
 
 if TYPE_CHECKING:
     from celery_gpulease.model import Presence

@@ -9,7 +9,8 @@ from celery.utils.log import get_logger
 from celery.worker import state as celery_state
 
 from celery_gpulease.lease import board
-from celery_gpulease.loops import RETRY_EVERY, Loop
+from celery_gpulease.loops import Loop
+from celery_gpulease.settings import RETRY_EVERY
 from celery_gpulease.worker.gpu_worker import REJECTED
 from celery_gpulease.worker.leftovers import Leftovers
 

@@ -38,6 +38,8 @@ logger = get_logger(__name__)
 DEATHS: Final = (WorkerLostError, SystemExit, KeyboardInterrupt, MemoryError)
 #: Ends in which the process is killed, or dies.
 KILLS: Final = (Terminated, TimeLimitExceeded, WorkerLostError, SystemExit, KeyboardInterrupt)
+#: The part of a ttl for which a lease passes from task to task with the end that it has.
+PASSED_ON_FOR: Final = 0.1
 #: Celery 5.6 and newer would tell of a retry.
 NO_RETRY_EVENT: Final = {"emit_retry": False} if "emit_retry" in signature(Request.cancel).parameters else {}
 
@@ -128,7 +130,7 @@ class GPURequest(Request):
         return self._is_started
 
     def _ask_to_start(self, claim: Claim) -> bool:
-        board.write_renewed(claim.fence, time.monotonic())  # before it is sent: what it grants began no earlier
+        self._write_renewed(claim)
         answer = self.gpu_worker.ledger.start(
             claim,
             self.nonce,
@@ -150,6 +152,11 @@ class GPURequest(Request):
             return True
         logger.info("%s is dropped: its claim is over (%s)", self, answer)
         return False
+
+    def _write_renewed(self, claim: Claim) -> None:
+        """Before START is sent: what it grants began no earlier, or so much (`pass_lease` in ledger/lua)."""
+        early = self.gpu_worker.ledger.settings.lease_ttl * PASSED_ON_FOR
+        board.write_renewed(claim.fence, time.monotonic() - early)
 
     def _tell_of_claim(self, claim: Claim) -> None:
         try:

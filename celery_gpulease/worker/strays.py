@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery.utils.log import get_logger
 
-from celery_gpulease.loops import RETRY_EVERY, Loop
+from celery_gpulease.loops import Loop
 from celery_gpulease.sending.envelope import as_it_came
 from celery_gpulease.sending.stray import hold_stray
+from celery_gpulease.settings import RETRY_EVERY
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,96 +1,42 @@
-"""Heavy-tailed jobs, the same for every policy, and what became of them."""
+"""What the jobs of every queue do, and how a sender of Celery's measures them."""
 
-import itertools
-import random
-from dataclasses import dataclass
-
-from tests.benchmarks.table import Table, percentile
-
-SEED = 2026
-LOADS = (0.5, 0.7, 0.9)
-#: Of the log-normal: the standard deviation is five times the mean.
-SIGMA = 1.8
-#: Of the other: this part of all jobs lasts for so many times the mean of the rest.
-LONG_PART, LONG_TIMES = 0.05, 20.0
+import json
+import os
+import time
 
 
-@dataclass(frozen=True)
-class Run:
-    """One job's: seconds on one clock."""
-
-    arrival: float
-    start: float
-    end: float
+def sleep_and_tell(who, seconds):
+    """The job: who ran it, from when to when, on one clock for all processes."""
+    began = time.monotonic()
+    time.sleep(seconds)
+    return who, began, time.monotonic()
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What a policy made of them: seconds, and the part of all GPU time in which one idled that a waiting job needed."""
+def define(app, base):
+    """The same tasks over any base; `BENCH_CONF` has settings of this round."""
+    app.conf.update(
+        worker_prefetch_multiplier=1,
+        task_acks_late=True,
+        broker_connection_retry_on_startup=True,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        **json.loads(os.environ["BENCH_CONF"]),
+    )
 
-    mean_wait: float
-    p99_wait: float
-    idle_part: float
+    @app.task(base=base, bind=True, name="bench.work")
+    def work(self, seconds):
+        return sleep_and_tell(self.request.hostname, seconds)
 
+    @app.task(base=base, ignore_result=True, name="bench.nothing")
+    def nothing():
+        """Its result is not asked for."""
 
-def log_normal(chance):
-    """A duration, of mean 1 before long."""
-    return chance.lognormvariate(-(SIGMA**2) / 2, SIGMA)
+    @app.task(base=base, ignore_result=True, bind=True, name="bench.mark")
+    def mark(self, seconds):
+        """Leaves a mark when it starts."""
+        self.backend.client.rpush("marks", f"{self.request.hostname} {time.monotonic()}")
+        time.sleep(seconds)
 
+    def run_all(jobs, seconds):
+        return [one.get(timeout=120) for one in [work.delay(seconds) for _ in range(jobs)]]
 
-def few_long(chance):
-    """Most are short."""
-    return LONG_TIMES if chance.random() < LONG_PART else chance.uniform(0.5, 1.5)
-
-
-DISTRIBUTIONS = {f"log-normal, sigma {SIGMA:g}": log_normal, f"5 % last {LONG_TIMES:g} × the rest": few_long}
-
-
-def jobs(duration, number, load, gpus, mean):
-    """Arrivals and durations in seconds, by the same chances for every load; their mean is exact, and so is the load."""
-    chance = random.Random(SEED)
-    lasting = [duration(chance) for _ in range(number)]
-    scale = mean * number / sum(lasting)
-    gaps = [chance.expovariate(1.0) for _ in range(number)]
-    pace = mean / (load * gpus) * number / sum(gaps)
-    return list(zip(itertools.accumulate(gap * pace for gap in gaps), (one * scale for one in lasting), strict=True))
-
-
-def judge(runs, gpus, warm_up=0):
-    """Mean and p99 wait, not of the first, who found an empty line; GPU time that idled while somebody waited."""
-    waits = [run.start - run.arrival for run in sorted(runs, key=lambda run: run.arrival)[warm_up:]]
-    whole = gpus * (max(run.end for run in runs) - min(run.arrival for run in runs))
-    return Verdict(sum(waits) / len(waits), percentile(waits, 0.99), _idle_while_waiting(runs, gpus) / whole)
-
-
-def _idle_while_waiting(runs, gpus):
-    """GPU seconds, at each moment of as many GPUs as idle, and at most of as many as jobs wait."""
-    changes = [(run.arrival, 1, 0) for run in runs]
-    changes += [(run.start, -1, 1) for run in runs] + [(run.end, 0, -1) for run in runs]
-    waiting = busy = 0
-    lost, before = 0.0, 0.0
-    for moment, waits, runs_more in sorted(changes):
-        lost += (moment - before) * max(0, min(gpus - busy, waiting))
-        waiting, busy, before = waiting + waits, busy + runs_more, moment
-    return lost
-
-
-def table(title, found, policies, unit, seconds):
-    """Each policy's waits at each load.
-
-    Args:
-        title: What was measured.
-        found: (policy, load) → its verdict.
-        policies: In their order.
-        unit: In which waits are printed.
-        seconds: How many it has.
-    """
-    loads = [load for load in LOADS if (policies[0], load) in found]
-    columns = ("", *(f"{what}, load {load}" for load in loads for what in ("mean", "p99", "idle")))
-    lines = []
-    for policy in policies:
-        cells = []
-        for one in (found[policy, load] for load in loads):
-            waits = [f"{wait / seconds:.3g} {unit}" for wait in (one.mean_wait, one.p99_wait)]
-            cells += [*waits, f"{one.idle_part:.1%}"]
-        lines.append((policy, *cells))
-    return Table(f"{title}; idle: GPU time while a job waited that could have had it", columns, lines)
+    return work, nothing, mark, run_all

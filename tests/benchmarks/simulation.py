@@ -10,7 +10,7 @@ import random
 from collections import deque
 
 from tests.benchmarks.fleet import POOL, Fleet
-from tests.benchmarks.jobs import DISTRIBUTIONS, LOADS, SEED, Run, jobs, judge, table
+from tests.benchmarks.workload import DISTRIBUTIONS, LOADS, SEED, Run, jobs, judge, table
 from tests.benchmarks.picture import draw
 from tests.benchmarks.scale import server
 

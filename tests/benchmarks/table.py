@@ -23,6 +23,11 @@ class Table:
         rows = [self.columns, tuple("---" for _ in self.columns), *self.lines]
         return "\n".join([f"**{self.title}**", "", *("| " + " | ".join(row) + " |" for row in rows), ""])
 
+    def with_column(self, name, texts):
+        """This table with one more column: who was measured → the text."""
+        lines = [(*line, texts[line[0]]) for line in self.lines]
+        return Table(self.title, (*self.columns, name), lines)
+
 
 def beside(title, rounds, unit="ms", scale=1000.0):
     """A table of durations: each variant's median and p99 over its rounds, as multiples of the first variant's.

@@ -18,7 +18,7 @@ if t[1] ~= 'claimed' and t[3] ~= nonce then
 end
 local lease = redis.call('GET', key('lease', gpu))
 if t[1] ~= 'tail' and (not lease or lease == token) then
-  hold_lease(gpu, token)
+  pass_lease(gpu, token)
   local runs = (tonumber(t[4]) or 0) + (t[1] == 'claimed' and 1 or 0)
   redis.call('HSET', name, 'state', 'started', 'nonce', nonce, 'holder', holder, 'acks_late', acks_late,
     'limit', limit, 'stores_result', stores_result, 'last_run', token, 'runs', runs, 'first_run_ms', t[6] or NOW)

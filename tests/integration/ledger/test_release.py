@@ -58,6 +58,26 @@ def test_where_somebody_waits_the_gpu_is_handed_over_and_its_key_never_vanishes(
     assert world.journal()[-3:] == ["released", "ending", "claimed"]
 
 
+def test_neither_the_hand_over_nor_the_start_after_it_wakes_the_worker(world, worker, run, client):
+    world.hold()
+    client.config_set("notify-keyspace-events", "Kgxe")
+    with client.pubsub() as events:
+        events.subscribe(channel := f"__keyspace@0__:{world.ledger.keys.lease('node:0')}")
+        world.ledger.release(run)
+        assert worker.run().token == world.lease()
+        client.publish(channel, "done")
+        assert list(iter(lambda: events.get_message(timeout=5)["data"], b"done"))[1:] == []
+
+
+@pytest.mark.parametrize("left_ms", [1000, 26_000])
+def test_a_lease_that_is_handed_over_lasts_for_nine_tenths_of_a_ttl_or_more(world, worker, run, left_ms):
+    world.hold()
+    world.age(left_ms=left_ms)
+    world.ledger.release(run)
+    assert world.lease_ms() > 29_000
+    assert abs(world.client.zscore(world.key("deadlines"), "node:0") - world.now_ms() - world.lease_ms()) < 100
+
+
 @pytest.mark.parametrize("why", ["want", "drain", "closing", "deaf", "other pool", "pinned elsewhere"])
 def test_where_a_gpu_must_not_be_handed_over_its_lease_goes(world, worker, run, why):
     world.hold(pool="other" if why == "other pool" else "default", pin="node:9" if why == "pinned elsewhere" else "")

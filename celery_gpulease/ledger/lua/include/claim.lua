@@ -67,7 +67,7 @@ local function claim_for(ticket, t, gpu, seed)
     end_ticket(ticket)
     return false
   end
-  hold_lease(gpu, token)
+  pass_lease(gpu, token)
   redis.call('HSET', key('claim', gpu), 'ticket', ticket, 'token', token, 'fence', fence, 'state', 'claimed',
     'claimed_ms', NOW, 'delivery', delivery)
   leave_line(ticket, t[2], t[3], t[1])

@@ -93,6 +93,18 @@ local function hold_lease(gpu, token)
   redis.call('ZADD', DEADLINES, NOW + ttl_ms, gpu)
 end
 
+-- The same, but for the first tenth of a ttl the end that it has is late enough: each new end is an event, which wakes
+-- the GPU's worker in the very moment between two tasks.
+local function pass_lease(gpu, token)
+  local left_ms = redis.call('PTTL', key('lease', gpu))
+  if left_ms > ttl_ms_of(gpu) * 0.9 then
+    redis.call('SET', key('lease', gpu), token, 'KEEPTTL')
+    redis.call('ZADD', DEADLINES, NOW + left_ms, gpu)
+  else
+    hold_lease(gpu, token)
+  end
+end
+
 -- A tail holds no lease, and is looked at like one: it lives while its heartbeat says so.
 local function prolong_tail(gpu)
   redis.call('ZREM', DEADLINES, gpu) -- a full server allows this write, and with it all that follow
