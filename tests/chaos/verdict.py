@@ -125,7 +125,7 @@ class Verdict:
 
     def _robbed_strangers(self):
         for gpu, began, ended in self._chaos.stranger.held:
-            entries = [e for e in self._chaos.journal.all if e["gpu"] == gpu and began < e["at"] < ended - 0.01]
+            entries = [e for e in self._chaos.journal.all if e["gpu"] == gpu and began < e["by_server"] < ended - 0.01]
             for entry in entries:
                 if entry["what"] == "forced":
                     break
