@@ -23,8 +23,8 @@ test-all: .venv/dev.stamp  ## run every test that needs no Docker, those of ever
 	$(BIN)/python -m pytest $(TESTS) $(PARALLEL)
 	$(BIN)/python -m tests.chaos
 
-chaos: .venv/dev.stamp  ## break everything at random for MINUTES (2); SEED says in which order, and is printed
-	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED))
+chaos: .venv/dev.stamp  ## break everything at random for MINUTES (2); SEED says what, and BROKER (redis, rabbitmq) too
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) $(if $(BROKER),--broker $(BROKER))
 
 smoke: .venv/dev.stamp  ## run the tests that need Docker; without it they are skipped, and say so
 	$(BIN)/python -m pytest tests/smoke

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.exceptions import Ignore, Reject
-from celery.states import READY_STATES
 from celery.utils.log import get_logger
 from celery.worker import state as celery_state
 from celery.worker.request import Request
@@ -212,22 +211,13 @@ class GPURequest(Request):
     def _end_as_celery(self, error: BaseException, *how: Any) -> None:
         try:
             super().on_failure(*how)
-        except BaseException:  # of the result backend, or of a callback that cannot be sent
-            self._end_after(error, None if self._has_its_end() else "its end could not be stored")
+        except BaseException:  # of the result backend, or of a callback that cannot be sent: the next run repeats it
+            self._end_after(error, "its end could not be stored" if self.store_errors else None)
             raise
         if self._is_rejected:
             self._end_after(error, REJECTED, counted=False)
         else:
             self._end_after(error)
-
-    def _has_its_end(self) -> bool:
-        """Is its end stored, or not to be stored?"""
-        try:
-            backend = self.task.backend
-            return not self.store_errors or backend.get_task_meta(self.id, cache=False)["status"] in READY_STATES
-        except Exception:  # any backend, any error
-            logger.exception("The result backend does not say whether %s has its end", self)
-            return False
 
     def _end_as_stored(self, error: BaseException, exc_info: Any, send_failed_event: bool) -> None:  # noqa: FBT001
         """The process that ran it has stored its failure, called its errbacks, and lives."""

@@ -1,6 +1,6 @@
 """`make chaos MINUTES=n SEED=s`: everything breaks, all the time; in the end nothing is lost and nothing ran twice.
 
-The seed fixes what is sent, ordered and broken, and in which order; not when.
+The seed fixes what is sent, ordered and broken, in which order and on which servers; not when.
 """
 
 import argparse
@@ -13,22 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from celery_gpulease.embedded import EmbeddedServer
+from tests.chaos.breaker import left_out
 from tests.chaos.chaos import Chaos
+from tests.chaos.ground import BROKERS, drawn, standing
 from tests.chaos.verdict import Verdict
-from tests.faults.conftest import world_on
 from tests.faults.world import HOST
-from tests.proxy import Proxy
-
-#: Redis keeps what it has said, whatever happens to it: what it lost would not be ours to find.
-SERVER = ("--appendonly", "yes", "--appendfsync", "always", "--enable-debug-command", "yes")
-#: As README advises: the result backend may fall silent too; and a result that cannot be stored at its moment makes its
-#: task FAILURE, and with it those of its chain that Celery has sent already.
-CONF = {
-    "redis_socket_timeout": 3.0,
-    "result_backend_always_retry": True,
-    "result_backend_max_sleep_between_retries_ms": 1000,
-}
 
 
 def main():
@@ -36,17 +25,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--seed", default=None, help="by default a new one, which is printed")
+    parser.add_argument("--broker", default=None, choices=BROKERS, help="by default the seed draws it")
     options = parser.parse_args()
     seed = options.seed or str(random.SystemRandom().randrange(1_000_000))
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-"))
-    print(f"make chaos MINUTES={options.minutes:g} SEED={seed}; logs in {folder} until all is well", flush=True)
+    ground, missing = drawn(seed, options.broker)
+    again = f"make chaos MINUTES={options.minutes:g} SEED={seed}" + (f" BROKER={options.broker}" * bool(options.broker))
+    print(f"{again}: {ground}; logs in {folder} until all is well", flush=True)
     os.environ["GPULEASE_HOST"] = HOST
     faulthandler.register(signal.SIGUSR1)  # where does it hang?
-    with (
-        EmbeddedServer(*SERVER) as server,
-        Proxy(server.port) as proxy,
-        world_on(proxy.url, folder, server, proxy, **CONF) as world,
-    ):
+    with standing(ground, folder) as world:
+        for words in (*missing, *left_out(world)):
+            print(words, flush=True)
         wrongs = judge(Chaos(seed, world), options.minutes * 60)
     if wrongs:
         raise SystemExit(1)

@@ -105,10 +105,16 @@ class Chaos:
             self._troubles -= 1
             self.trouble_ended_at = time.time()
 
+    def local(self, at):
+        """Our time when the server's clock said this."""
+        return self.world.clock.local(at) if self.world.clock else at
+
     @property
     def plain_conf(self):
         """What a process that serves no GPU must set itself: else a broker that falls silent keeps it for ever."""
         options = {"socket_timeout": 3.0, "health_check_interval": 1.0}
+        if self.world.rabbitmq:
+            options = {"read_timeout": 3.0, "write_timeout": 3.0}
         return json.dumps({**self.world.conf, "broker_transport_options": options})
 
     def _import_tasks(self):

@@ -99,22 +99,26 @@ class Stranger(Spontaneous):
         if wants:
             client.set(keys.want(gpu), self.name, px=3000)
             self.chaos.count("strangers: want")
-        if not client.set(keys.lease(gpu), self.name, nx=True, px=int(seconds * 1000)):
+        has_it, began = self._at_once(client, "set", keys.lease(gpu), self.name, nx=True, px=int(seconds * 1000))
+        if not has_it:
             self.chaos.count("strangers: in vain")
             return
-        began = self._now(client)
         self.chaos.count("strangers: take")
         if wants:
             client.delete(keys.want(gpu))
         self._is_over.wait(seconds / 2 if gives else seconds + 0.5)
-        if gives and client.get(keys.lease(gpu)) == self.name:
-            ended = self._now(client)
+        if not gives:
+            self.held.append((gpu, began, began + seconds - 0.05))
+            return
+        holder, ended = self._at_once(client, "get", keys.lease(gpu))
+        if holder == self.name:
             client.delete(keys.lease(gpu))
             self.held.append((gpu, began, ended))
-        elif not gives:
-            self.held.append((gpu, began, began + seconds - 0.05))
 
     @staticmethod
-    def _now(client: redis.Redis):
-        seconds, microseconds = client.time()
-        return seconds + microseconds / 1e6
+    def _at_once(client: redis.Redis, command, *args, **more):
+        """A command's answer, and the server's time at that moment."""
+        with client.pipeline() as both:
+            getattr(both, command)(*args, **more)
+            answer, (seconds, microseconds) = both.time().execute()
+        return answer, seconds + microseconds / 1e6

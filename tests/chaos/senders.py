@@ -3,15 +3,17 @@
 from dataclasses import dataclass, field
 
 import redis
+from amqp.exceptions import AMQPError
 from celery import chain, chord, group
 from kombu.exceptions import OperationalError
 
 from tests.chaos.actor import Spontaneous
 from tests.chaos.crew import GPUS, POOLS
 
-#: What a send may raise while Redis is away. Celery's result backend gives up in words of its own (RuntimeError), and
-#: kombu, for a plain task, where its channel was closed meanwhile (AttributeError, in `Channel._connparams`).
-REFUSALS = (OperationalError, redis.exceptions.RedisError, RuntimeError, OSError, AttributeError)
+#: What a send may raise while Redis or RabbitMQ is away. Celery's result backend gives up in words of its own
+#: (RuntimeError), and kombu, for a plain task, where its channel was closed meanwhile (AttributeError, in
+#: `Channel._connparams`).
+REFUSALS = (OperationalError, AMQPError, redis.exceptions.RedisError, RuntimeError, OSError, AttributeError)
 #: More that wait than this, and senders wait too.
 MOST_WAITING = 60
 
@@ -112,7 +114,7 @@ class Sender(Spontaneous):
         return self._of_one("once", runs_at_most=1)
 
     def _special(self):
-        return self._of_one(self.chance.choice(("limited", "hold_gil")))
+        return self._of_one(self.chance.choice(("limited", "hold_gil", "want_memory")))
 
     def _silent(self):
         return self._of_one("silent", has_result=False)

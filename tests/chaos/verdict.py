@@ -61,8 +61,9 @@ class Verdict:
             if task in words:
                 yield float(at), words
 
-    def _tell(self, words, task):
-        return f"{words}: {task}\n{self.story(task)}"
+    def _tell(self, words, task, with_it=()):
+        others = [f"  beside it {other}:\n{self.story(other)}" for other in with_it if other != task]
+        return "\n".join([f"{words}: {task}", self.story(task), *others])
 
     # everything ends
 
@@ -79,12 +80,25 @@ class Verdict:
 
     def _open_wishes(self):
         return [
-            self._tell(f"{wish.kind}: accepted, and {self._state(task)}", task)
+            self._tell(f"{wish.kind}: accepted, and {self._state(task)}", task, wish.tasks)
             for wish in self._chaos.wishes
             if wish.is_accepted and wish.has_result
             for task in self._due(wish)
-            if self._state(task) not in READY and not is_plain(task)  # the broker may lose those, as ever
+            if self._state(task) not in READY
+            and not is_plain(task)  # the broker may lose those, as ever
+            and not (wish.kind == "chord" and task in wish.then and self._is_dropped_body(task))
         ]
+
+    def _is_dropped_body(self, task):
+        """Did Celery give this chord's body up, and could not store that?
+
+        So where Redis refuses to write from just after the chord's last part was counted (`on_chord_part_return` in
+        celery/backends/redis.py); who repeats the part within six seconds finds that the body is somebody's already.
+        """
+        if self._chaos.journal.entries.get(task):
+            return False
+        refused = f"(SET celery-task-meta-{task} "
+        return any(refused in log.read_text(errors="replace") for log in self._world.folder.glob("*.err"))
 
     def _due(self, wish):
         """What must have ended: what was sent, and what Celery sends when all before it have succeeded."""
@@ -125,7 +139,7 @@ class Verdict:
 
     def _robbed_strangers(self):
         for gpu, began, ended in self._chaos.stranger.held:
-            entries = [e for e in self._chaos.journal.all if e["gpu"] == gpu and began < e["at"] < ended - 0.01]
+            entries = [e for e in self._chaos.journal.all if e["gpu"] == gpu and began < e["by_server"] < ended - 0.01]
             for entry in entries:
                 if entry["what"] == "forced":
                     break

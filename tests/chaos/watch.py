@@ -26,7 +26,8 @@ class JournalWatch(Actor):
             for _, entries in self.chaos.world.client.xread({"gpu:journal": self._last}, count=1000):
                 for at, fields in entries:
                     self._last = at
-                    entry = {"at": int(at.split("-")[0]) / 1000, **fields}
+                    by_server = int(at.split("-")[0]) / 1000
+                    entry = {"at": self.chaos.local(by_server), "by_server": by_server, **fields}
                     self.all.append(entry)
                     self.entries.setdefault(fields["task_id"], []).append(entry)
         except AWAY as error:

@@ -10,6 +10,8 @@ import redis
 from tests.faults.faults import Fault, injects
 from tests.faults.world import World
 
+HOUR = 3600.0
+
 
 @injects(Fault.REDIS_CUT)
 def redis_cut(world: World) -> Iterator[None]:
@@ -168,27 +170,27 @@ def redis_without_replicas(world: World) -> Iterator[None]:
     world.client.config_set("min-replicas-to-write", 0)
 
 
-def set_clock(world: World, offset: str) -> None:
-    """In one step: libfaketime reads the file at every look."""
-    new = world.folder / "clock.new"
-    new.write_text(offset)
-    new.rename(world.folder / "clock")
-
-
 @injects(Fault.CLOCK_FORWARD)
 def clock_forward(world: World) -> Iterator[None]:
     """By libfaketime."""
-    set_clock(world, "+3600")
+    world.clock.set(HOUR)
     yield
-    set_clock(world, "+0")
+    world.clock.set(0)
 
 
 @injects(Fault.CLOCK_BACK)
 def clock_back(world: World) -> Iterator[None]:
     """By libfaketime."""
-    set_clock(world, "-3600")
+    world.clock.set(-HOUR)
     yield
-    set_clock(world, "+0")
+    world.clock.set(0)
+
+
+@injects(Fault.CLOCK_AHEAD)
+def clock_ahead(world: World) -> Iterator[None]:
+    """By libfaketime."""
+    world.clock.step(HOUR)
+    yield
 
 
 @injects(Fault.EVENTS_OFF)

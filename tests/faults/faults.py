@@ -51,6 +51,7 @@ class Fault(Enum):
 
     CLOCK_FORWARD = "the server's clock is an hour ahead, and then right again"
     CLOCK_BACK = "the server's clock is an hour behind, and then right again"
+    CLOCK_AHEAD = "the server's clock goes an hour ahead of what it was, and stays there"
     PROCESS_STOPPED = "a process is stopped for three ttl, those that it has started are not"
     CHILDREN_STOPPED = "the processes of a worker's pool, or its companion, are stopped for three ttl"
     WORKER_STOPPED = "all processes of a worker are stopped for three ttl"

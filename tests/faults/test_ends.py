@@ -56,6 +56,22 @@ def test_a_part_of_a_chord_that_was_stored_and_not_counted_is_counted_by_the_nex
     assert (body.state, body.get(propagate=False)) == ("SUCCESS", [3]) if name == "add" else body.state == "FAILURE"
 
 
+def test_a_part_of_a_chord_that_redis_refuses_to_count_is_counted_when_it_does_not(proxied):
+    worker = proxied.worker(0)
+    header = [proxied.app.signature("proj.wait_for", ("go",), options={"pool": "default"})]
+    body = chord(header)(proxied.app.signature("proj.collect", options={"pool": "default"}))
+    (part,) = body.parent.results
+    proxied.started(part.id)
+    all_but_chords = ["[^c]*", "celery", "celery-task-*", "celeryev*"]
+    proxied.client.acl_setuser("default", enabled=True, reset_keys=True, keys=all_but_chords)
+    proxied.open("go")
+    worker.wait_for_log("Pool callback raised exception")
+    proxied.client.acl_setuser("default", enabled=True, keys=["*"])
+    proxied.wait(body.ready, LONG, part.id)
+    assert (body.state, body.get(propagate=False)) == ("SUCCESS", ["go"])
+    assert len(proxied.runs(part.id)) == 1
+
+
 def test_who_is_about_to_write_lease_lost_asks_too(world):
     world.conf["gpulease_max_deliveries"] = 1
     doomed = world.worker(0, TEST_CONF=json.dumps(world.conf))

@@ -15,6 +15,7 @@ from celery.result import AsyncResult
 from celery_gpulease import GPULease
 from celery_gpulease.embedded import EmbeddedServer
 from celery_gpulease.ledger.checks import inconsistencies
+from tests.clock import Clock
 from tests.processes import Process, Processes
 from tests.proxy import Proxy
 from tests.rabbitmq import RabbitMQ
@@ -54,7 +55,7 @@ class World:
     """What a test does with its workers and tasks.
 
     `server` is there where it is this test's alone, `proxy` where workers and sender reach it through one, `rabbitmq`
-    where that is the broker, `sentinels` where they ask these for it.
+    where that is the broker, `sentinels` where they ask these for it, `clock` where the server has one of its own.
     """
 
     url: str
@@ -65,6 +66,7 @@ class World:
     proxy: Proxy | None = None
     rabbitmq: RabbitMQ | None = None
     sentinels: Sentinels | None = None
+    clock: Clock | None = None
     sent: list[str] = field(default_factory=list)
 
     def __post_init__(self):

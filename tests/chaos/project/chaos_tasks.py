@@ -132,6 +132,15 @@ def hold_gil(self, seconds):
 
 
 @gpu_task()
+def want_memory(self, seconds):
+    """More than CHILDREN_OUT_OF_MEMORY leaves a process."""
+    with alone(self):
+        held = b"x" * (150 << 20)
+        spend(seconds)
+    return len(held)
+
+
+@gpu_task()
 def die(self, seconds):
     """Ends the process that runs it, each time."""
     with alone(self):
