@@ -1,5 +1,6 @@
 """One chaos: a server behind a proxy, workers, and those who send, command, steal, break and look."""
 
+import gc
 import importlib
 import json
 import os
@@ -73,6 +74,7 @@ class Chaos:
         """Ends those who only look, and the crew."""
         for actor in (self.crew, self.idle, self.ends, self.journal):
             actor.stop()
+        gc.collect()  # an AsyncResult that goes says so to its backend, which must still be there
         self.observer.client.close()
         self.app.pool.force_close_all()
         self._log.close()

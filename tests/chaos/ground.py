@@ -43,7 +43,8 @@ class Ground:
 def drawn(seed, broker=None):
     """What the seed says, but for a broker that is named; and, in words, what of it is not installed here."""
     chance = Random(f"{seed}:ground")
-    broker, has_clock = broker or chance.choice(BROKERS), chance.random() < 1 / 3
+    drawn_broker, has_clock = chance.choice(BROKERS), chance.random() < 1 / 3
+    broker = broker or drawn_broker
     missing = []
     if broker == "rabbitmq" and not rabbitmq.is_installed():
         missing.append("RabbitMQ is not installed: the broker is Redis instead")
