@@ -19,7 +19,7 @@ print(json.dumps(took))
 
 def measure(quick):
     """Each pool on Redis, and prefork on RabbitMQ, where that is installed; quickly, prefork on Redis."""
-    sends, rounds = (50, 1) if quick else (200, 3)
+    sends, rounds = (50, 1) if quick else (100, 3)
 
     def table(where, setups):
         title = f"`delay()` until the body starts, all 4 GPUs free, {where}"
