@@ -39,8 +39,8 @@ lint: .venv/dev.stamp  ## check style, types, architecture and the Lua scripts
 	$(BIN)/python -m celery_gpulease.ledger.scripts $(LUA)
 	luacheck --no-color $(LUA)
 
-bench: .venv/dev.stamp  ## print the performance table
-	$(BIN)/python -m tests.benchmarks
+bench: .venv/dev.stamp  ## print the performance table, or SECTIONS of it, and leave it in build/bench.md; QUICK=1 is a smoke run
+	$(BIN)/python -m tests.benchmarks $(SECTIONS)
 
 clean:  ## remove all that was made here
 	rm -rf .venv build dist celerybeat-schedule* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -24,7 +24,7 @@ def measure(quick):
     tables += [table(f"{pool}, Redis", (plain(pool=pool), ours(pool=pool)), fewer) for pool in ("solo", "threads")]
     with rabbitmq() as url:
         if url is None:
-            return [*tables, Table("RabbitMQ is not installed here", (), [])]
+            return [*tables, Table("Gap on RabbitMQ: it is not installed here", ("",), [])]
         setups = [replace(setup, broker=url) for setup in (plain(), ours())]
         return [*tables, table("prefork, RabbitMQ", setups, fewer)]
 

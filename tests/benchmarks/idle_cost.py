@@ -45,7 +45,7 @@ def _rest(setups, seconds):
             mains = [psutil.Process(process.pid) for process in one.workers(range(WORKERS))]
             one.send(WARM_UP)
             trees.append([part for main in mains for part in (main, *main.children(recursive=True))])
-        time.sleep(seconds / 4)  # the warm-up's last words
+        time.sleep(2)  # the warm-up's last words
         monitors = [stack.enter_context(_monitor(one.server.port)) for one in labs]
         before = [_cpu(tree) for tree in trees]
         time.sleep(seconds)
