@@ -1,8 +1,9 @@
 """Loads the Lua operations: header, includes, text.
 
 A script's header is its signature: a sentence, `KEYS:`, `ARGV:`, `Returns:`, and `include:` for the parts that it
-shares with others. A part that only a rare case needs is included below the usual one: a call builds all that stands above
-the place where it ends. ``python -m celery_gpulease.ledger.scripts DIR`` writes the assembled texts, for luacheck.
+shares with others. What only a rare case needs is included below the usual one, since a call builds all that stands
+above the place where it ends. ``python -m celery_gpulease.ledger.scripts DIR`` writes the assembled texts, for
+luacheck.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ import psutil
 import redis
 
 from tests.benchmarks import simulation
+from tests.benchmarks.fleet import server
 from tests.benchmarks.jobs import DISTRIBUTIONS, LOADS, Run, jobs, judge, table
 from tests.benchmarks.line_project import ASSIGNED, RUNS, VARIANTS, make
-from tests.benchmarks.scale import server
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]

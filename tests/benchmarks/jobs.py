@@ -25,7 +25,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a policy made of them: seconds, and the part of all GPU time in which one idled that a waiting job needed."""
+    """What a policy made of them: seconds; and the part of all GPU time that idled while a job waited for it."""
 
     mean_wait: float
     p99_wait: float
@@ -46,7 +46,7 @@ DISTRIBUTIONS = {f"log-normal, sigma {SIGMA:g}": log_normal, f"5 % last {LONG_TI
 
 
 def jobs(duration, number, load, gpus, mean):
-    """Arrivals and durations in seconds, by the same chances for every load; their mean is exact, and so is the load."""
+    """Arrivals and durations in seconds, by the same chances for every load; mean and load are exact."""
     chance = random.Random(SEED)
     lasting = [duration(chance) for _ in range(number)]
     scale = mean * number / sum(lasting)

@@ -9,10 +9,9 @@ import itertools
 import random
 from collections import deque
 
-from tests.benchmarks.fleet import POOL, Fleet
+from tests.benchmarks.fleet import POOL, Fleet, server
 from tests.benchmarks.jobs import DISTRIBUTIONS, LOADS, SEED, Run, jobs, judge, table
 from tests.benchmarks.picture import draw
-from tests.benchmarks.scale import server
 
 GPUS = 8
 MEAN = 600.0
