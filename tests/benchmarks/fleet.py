@@ -121,10 +121,10 @@ class Fleet:
     # what it costs
 
     @contextmanager
-    def watch(self):
+    def watch(self, least=LEAST):
         """Yields a dict that has, when the block is over, each script's name → microseconds of each of its calls."""
         found = {}
-        self.client.config_set("slowlog-log-slower-than", LEAST)
+        self.client.config_set("slowlog-log-slower-than", least)
         self.client.slowlog_reset()
         yield found
         self.client.config_set("slowlog-log-slower-than", -1)

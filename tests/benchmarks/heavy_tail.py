@@ -41,7 +41,7 @@ OPTIMUM = "optimum of one line (M/G/8, computed)"
 
 def measure(quick):
     """A table for each distribution."""
-    number, loads, policies = (40, LOADS[1:2], QUICK) if quick else (250, LOADS, tuple(POLICIES))
+    number, loads, policies = (40, LOADS[1:2], QUICK) if quick else (200, LOADS, tuple(POLICIES))
     variants = dict.fromkeys(POLICIES[policy][0] for policy in policies)
     with ExitStack() as stack:
         site = Site(stack.enter_context(server()).url)
