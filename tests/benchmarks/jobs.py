@@ -90,7 +90,11 @@ def table(title, found, policies, unit, seconds):
     for policy in policies:
         cells = []
         for one in (found[policy, load] for load in loads):
-            waits = [f"{wait / seconds:.3g} {unit}" for wait in (one.mean_wait, one.p99_wait)]
+            waits = [f"{_digits(wait / seconds)} {unit}" for wait in (one.mean_wait, one.p99_wait)]
             cells += [*waits, f"{one.idle_part:.1%}"]
         lines.append((policy, *cells))
     return Table(f"{title}; idle: GPU time while a job waited that could have had it", columns, lines)
+
+
+def _digits(number):
+    return f"{number:.0f}" if number >= 100 else f"{number:.2g}"

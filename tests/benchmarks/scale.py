@@ -7,7 +7,7 @@ from pathlib import Path
 from celery_gpulease.embedded import FINDERS, EmbeddedServer
 from celery_gpulease.ledger.views import gpu_rows, pending_rows, pool_rows
 from celery_gpulease.settings import Settings
-from tests.benchmarks.fleet import Fleet, server
+from tests.benchmarks.fleet import Fleet, server, undisturbed
 from tests.benchmarks.operations import Site
 from tests.benchmarks.storm import all_at_once
 from tests.benchmarks.table import Table, short
@@ -36,7 +36,7 @@ def costs(paths, calls):
     """Median server time of each operation at each size."""
     found, views = {}, {}
     for path in paths:
-        with server() as one:
+        with undisturbed(server()) as one:
             site = Site(Fleet(one.url), calls)
             for size in path:
                 if size[1] >= 1_000_000 and available() < MEMORY_OF_A_MILLION:
@@ -109,7 +109,7 @@ def held_tasks(quick):
     number, lines = 10_000 if quick else 100_000, []
     for name, find in FINDERS.items():
         if binary := find():
-            with EmbeddedServer(binary=binary) as one:
+            with undisturbed(EmbeddedServer(binary=binary)) as one:
                 of_each, message = memory_of_each(Fleet(one.url), number)
             lines.append((name, f"{message} bytes", f"{of_each - message:.0f} bytes", "700 bytes"))
     return Table(f"Memory of a waiting task, of {short(number)}", ("", "its message", "beside it", "at most"), lines)
@@ -131,7 +131,7 @@ def memory_of_each(fleet, number):
 def heartbeats(quick):
     """The share of one core that the heartbeats of 10 000 busy GPUs take, at the default ttl."""
     number = 1000 if quick else 10_000
-    with server() as one:
+    with undisturbed(server()) as one:
         fleet = Fleet(one.url)
         fleet.join(number)
         fleet.fill(number)

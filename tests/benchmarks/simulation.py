@@ -22,7 +22,7 @@ _ORDER = itertools.count()
 
 def measure(quick):
     """A table for each distribution, and the picture of both."""
-    number, found = 400 if quick else 8000, {}
+    number, found = 400 if quick else 4000, {}
     for (name, duration), load in itertools.product(DISTRIBUTIONS.items(), LOADS):
         arrivals = jobs(duration, number, load, GPUS, MEAN)
         for policy, serve in POLICIES.items():
