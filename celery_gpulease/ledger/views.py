@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.ledger import scripts
 from celery_gpulease.ledger.connection import in_our_words
+from celery_gpulease.ledger.keys import literally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -214,10 +215,10 @@ def _state(
 
 
 def _lines(ledger: Ledger) -> list[str]:
-    keys = ledger.keys
-    kinds = ("pinned", "pending")
-    found = [set(ledger.client.scan_iter(keys.named(kind, "*"), count=1000, _type="zset")) for kind in kinds]
-    return [str(key) for one in found for key in sorted(one)]
+    """Pinned lines, then those of pools; one look at all keys finds both."""
+    pattern, pool = literally(ledger.keys.prefix) + "p[ei]n*:*", ledger.keys.named("pending", "")
+    found = {str(key) for key in ledger.client.scan_iter(pattern, count=1000, _type="zset")}
+    return sorted(found, key=lambda key: (key.startswith(pool), key))
 
 
 def _pools_with_a_line(ledger: Ledger) -> Iterator[str]:

@@ -14,9 +14,9 @@ import psutil
 import redis
 
 from tests.benchmarks import simulation
-from tests.benchmarks.workload import DISTRIBUTIONS, LOADS, Run, jobs, judge, table
+from tests.benchmarks.fleet import server
 from tests.benchmarks.line_project import ASSIGNED, RUNS, VARIANTS, make
-from tests.benchmarks.scale import server
+from tests.benchmarks.workload import DISTRIBUTIONS, LOADS, Run, jobs, judge, table
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +41,7 @@ OPTIMUM = "optimum of one line (M/G/8, computed)"
 
 def measure(quick):
     """A table for each distribution."""
-    number, loads, policies = (40, LOADS[1:2], QUICK) if quick else (250, LOADS, tuple(POLICIES))
+    number, loads, policies = (40, LOADS[1:2], QUICK) if quick else (200, LOADS, tuple(POLICIES))
     variants = dict.fromkeys(POLICIES[policy][0] for policy in policies)
     with ExitStack() as stack:
         site = Site(stack.enter_context(server()).url)

@@ -6,9 +6,13 @@ import matplotlib as mpl
 from matplotlib import pyplot as plt
 
 PLACE = Path(__file__).resolve().parent / "wait.png"
-OURS = "celery_gpulease"
-STYLES = {OURS: {"color": "black", "linewidth": 3, "zorder": 5}}
-OPTIMUM = {"color": "tab:orange", "linestyle": ":", "linewidth": 3, "zorder": 6}
+PLAIN = {"linewidth": 1.5}
+#: Those that lie upon one another are drawn as layers.
+STYLES = {
+    "Celery, prefetch 1, acks_late": {"color": "silver", "linewidth": 8, "zorder": 3},
+    "celery_gpulease": {"color": "black", "linewidth": 3.5, "zorder": 4},
+    "optimum of one line (M/G/8)": {"color": "yellow", "linestyle": ":", "linewidth": 2, "zorder": 5},
+}
 
 
 def draw(found, place=PLACE):
@@ -23,9 +27,8 @@ def draw(found, place=PLACE):
     figure, panels = plt.subplots(1, len(distributions), figsize=(10, 4.6), sharey=True, layout="constrained")
     for panel, distribution in zip(panels, distributions, strict=True):
         for policy in policies:
-            style = OPTIMUM if policy.startswith("optimum") else STYLES.get(policy, {"linewidth": 1.5})
             waits = [found[distribution, policy, load].p99_wait / 60 for load in loads]
-            panel.plot(loads, waits, marker="o", markersize=4, label=policy, **style)
+            panel.plot(loads, waits, marker="o", markersize=4, label=policy, **STYLES.get(policy, PLAIN))
         panel.set(title=distribution, xlabel="load", xticks=loads, yscale="log")
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("wait, p99, minutes")

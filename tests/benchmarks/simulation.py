@@ -9,10 +9,9 @@ import itertools
 import random
 from collections import deque
 
-from tests.benchmarks.fleet import POOL, Fleet
-from tests.benchmarks.workload import DISTRIBUTIONS, LOADS, SEED, Run, jobs, judge, table
+from tests.benchmarks.fleet import POOL, Fleet, server
 from tests.benchmarks.picture import draw
-from tests.benchmarks.scale import server
+from tests.benchmarks.workload import DISTRIBUTIONS, LOADS, SEED, Run, jobs, judge, table
 
 GPUS = 8
 MEAN = 600.0
@@ -23,7 +22,7 @@ _ORDER = itertools.count()
 
 def measure(quick):
     """A table for each distribution, and the picture of both."""
-    number, found = 400 if quick else 8000, {}
+    number, found = 400 if quick else 4000, {}
     for (name, duration), load in itertools.product(DISTRIBUTIONS.items(), LOADS):
         arrivals = jobs(duration, number, load, GPUS, MEAN)
         for policy, serve in POLICIES.items():

@@ -52,3 +52,8 @@ def percentile(values, part):
     """The value that this part of all is not above."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, round(part * len(ordered)) - 1))]
+
+
+def short(number):
+    """As people write it."""
+    return f"{number:,}".replace(",", " ")

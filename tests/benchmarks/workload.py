@@ -25,7 +25,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a policy made of them: seconds, and the part of all GPU time in which one idled that a waiting job needed."""
+    """What a policy made of them: seconds; and the part of all GPU time that idled while a job waited for it."""
 
     mean_wait: float
     p99_wait: float
@@ -46,7 +46,7 @@ DISTRIBUTIONS = {f"log-normal, sigma {SIGMA:g}": log_normal, f"5 % last {LONG_TI
 
 
 def jobs(duration, number, load, gpus, mean):
-    """Arrivals and durations in seconds, by the same chances for every load; their mean is exact, and so is the load."""
+    """Arrivals and durations in seconds, by the same chances for every load; mean and load are exact."""
     chance = random.Random(SEED)
     lasting = [duration(chance) for _ in range(number)]
     scale = mean * number / sum(lasting)
@@ -90,7 +90,11 @@ def table(title, found, policies, unit, seconds):
     for policy in policies:
         cells = []
         for one in (found[policy, load] for load in loads):
-            waits = [f"{wait / seconds:.3g} {unit}" for wait in (one.mean_wait, one.p99_wait)]
+            waits = [f"{_digits(wait / seconds)} {unit}" for wait in (one.mean_wait, one.p99_wait)]
             cells += [*waits, f"{one.idle_part:.1%}"]
         lines.append((policy, *cells))
     return Table(f"{title}; idle: GPU time while a job waited that could have had it", columns, lines)
+
+
+def _digits(number):
+    return f"{number:.0f}" if number >= 100 else f"{number:.2g}"

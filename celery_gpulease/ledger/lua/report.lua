@@ -19,7 +19,7 @@ beat_pulse(gpu)
 
 local closed = redis.call('HMGET', key('closed', gpu), 'quarantine', 'until_ms', 'left', 'closing')
 local word = closed[4] and 'closing' or 'present'
-if running_token ~= '' then
+if running_token ~= '' or (not closed[1] and redis.call('EXISTS', key('claim', gpu)) == 0) then
   return { word }
 end
 -- include: claim quarantine
