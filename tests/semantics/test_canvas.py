@@ -40,6 +40,12 @@ class Mixed:
         return getattr(next(self._roads), name)
 
 
+def parents(result):
+    """Those before it."""
+    while result := result.parent:
+        yield result
+
+
 class Studio:
     """One server with the workers of four GPUs and a plain one, which the cases share."""
 
@@ -70,6 +76,8 @@ class Studio:
     def outcome(self, build, road):
         """What becomes of a case on a road, without ids; and its result."""
         result = build(self.roads()[road]).apply_async()
+        # what get() raises depends on when it is called: before the first of its parents has failed, or after
+        wait_until(lambda: result.ready() or any(one.failed() for one in parents(result)), LONG, "it to end")
         try:
             value = result.get(timeout=LONG)
         except Exception as error:  # noqa: BLE001
