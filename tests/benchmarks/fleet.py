@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -12,7 +11,6 @@ from functools import partial
 from celery import Celery
 
 from celery_gpulease import GPULease, GPUTask
-from celery_gpulease.embedded import EmbeddedServer
 from celery_gpulease.ledger import Ledger, scripts
 from celery_gpulease.model import Claim, Device, Held, Presence
 from celery_gpulease.settings import Settings
@@ -24,11 +22,6 @@ TTL = 24 * 3600.0
 #: Microseconds below which a command is in no log: a script's own steps, whose entries would slow it down.
 LEAST = 10
 POOL = "default"
-
-
-def server():
-    """The server that most people run; where it is not installed, the demo's."""
-    return EmbeddedServer(binary=shutil.which("redis-server"))
 
 
 @contextmanager

@@ -14,8 +14,8 @@ import psutil
 import redis
 
 from tests.benchmarks import simulation
-from tests.benchmarks.fleet import server
 from tests.benchmarks.line_project import ASSIGNED, RUNS, VARIANTS, make
+from tests.benchmarks.machine import usual_server
 from tests.benchmarks.workload import DISTRIBUTIONS, LOADS, Run, jobs, judge, table
 from tests.waiting import wait_until
 
@@ -44,7 +44,7 @@ def measure(quick):
     number, loads, policies = (40, LOADS[1:2], QUICK) if quick else (200, LOADS, tuple(POLICIES))
     variants = dict.fromkeys(POLICIES[policy][0] for policy in policies)
     with ExitStack() as stack:
-        site = Site(stack.enter_context(server()).url)
+        site = Site(stack.enter_context(usual_server()).url)
         for variant in variants:
             stack.enter_context(site.workers(variant))
             site.warm_up(variant)

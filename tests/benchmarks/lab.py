@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 import redis
 
 from celery_gpulease.embedded import EmbeddedServer
+from tests.benchmarks.machine import usual_server
 from tests.processes import Process, Processes
 from tests.rabbitmq import RabbitMQ, is_installed
 from tests.waiting import wait_until
@@ -91,7 +92,7 @@ class Lab:
 @contextmanager
 def lab(setup, workers=WORKERS):
     """A round with so many workers, each on a GPU of its own; nothing is left of it."""
-    with EmbeddedServer() as server, TemporaryDirectory(prefix="bench-") as folder:
+    with usual_server() as server, TemporaryDirectory(prefix="bench-") as folder:
         env = {
             "BENCH_URL": server.url,
             "BENCH_BROKER": setup.broker or server.url,

@@ -7,7 +7,8 @@ from pathlib import Path
 from celery_gpulease.embedded import FINDERS, EmbeddedServer
 from celery_gpulease.ledger.views import gpu_rows, pending_rows, pool_rows
 from celery_gpulease.settings import Settings
-from tests.benchmarks.fleet import Fleet, server, undisturbed
+from tests.benchmarks.fleet import Fleet, undisturbed
+from tests.benchmarks.machine import usual_server
 from tests.benchmarks.operations import Site
 from tests.benchmarks.storm import all_at_once
 from tests.benchmarks.table import Table, short
@@ -36,7 +37,7 @@ def costs(paths, calls):
     """Median server time of each operation at each size."""
     found, views = {}, {}
     for path in paths:
-        with undisturbed(server()) as one:
+        with undisturbed(usual_server()) as one:
             site = Site(Fleet(one.url), calls)
             for size in path:
                 if size[1] >= 1_000_000 and available() < MEMORY_OF_A_MILLION:
@@ -131,7 +132,7 @@ def memory_of_each(fleet, number):
 def heartbeats(quick):
     """The share of one core that the heartbeats of 10 000 busy GPUs take, at the default ttl."""
     number = 1000 if quick else 10_000
-    with undisturbed(server()) as one:
+    with undisturbed(usual_server()) as one:
         fleet = Fleet(one.url)
         fleet.join(number)
         fleet.fill(number)

@@ -9,7 +9,8 @@ import itertools
 import random
 from collections import deque
 
-from tests.benchmarks.fleet import POOL, Fleet, server
+from tests.benchmarks.fleet import POOL, Fleet
+from tests.benchmarks.machine import usual_server
 from tests.benchmarks.picture import draw
 from tests.benchmarks.workload import DISTRIBUTIONS, LOADS, SEED, Run, jobs, judge, table
 
@@ -165,7 +166,7 @@ class Ours:
 
 def ours(arrivals):
     """The ledger's scripts."""
-    with server() as one:
+    with usual_server() as one:
         fleet = Fleet(one.url)
         runs = Ours(fleet).serve(arrivals)
         fleet.close()

@@ -2,7 +2,8 @@
 
 import time
 
-from tests.benchmarks.fleet import Fleet, batched, server, undisturbed
+from tests.benchmarks.fleet import Fleet, batched, undisturbed
+from tests.benchmarks.machine import usual_server
 from tests.benchmarks.table import Table, short
 
 #: Microseconds below which a call is of no interest here.
@@ -13,7 +14,7 @@ def all_at_once(quick):
     """The longest time for which one call blocked the server, when every GPU becomes free and 100 000 wait."""
     gpus, waiting = (500, 5000) if quick else (10_000, 100_000)
     lines = []
-    with undisturbed(server()) as one:
+    with undisturbed(usual_server()) as one:
         fleet = Fleet(one.url)
         for storm in (arrive, vanish, lapse, come_due, expire):
             fleet.client.flushall()
