@@ -5,7 +5,7 @@
 -- include: places
 local ticket, found_in, change, seed = unpack(ARGV)
 local t = fields_of(key('ticket', ticket), 'state', 'task_id', 'task', 'pool', 'pin', 'priority', 'expires_ms', 'gpu',
-  'token', 'eta_ms', 'score', 'deliveries', 'returns')
+  'token', 'eta_ms', 'score', 'deliveries', 'returns', 'why')
 local is_there = next(t) ~= nil
 local is_left = redis.call('EXISTS', key('message', ticket), key('returned', ticket)) > 0
 local is_whole = t.task_id and t.task and t.pool and t.pin and tonumber(t.priority) and tonumber(t.expires_ms)

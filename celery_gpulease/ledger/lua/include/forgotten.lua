@@ -17,6 +17,5 @@ local function remember_run(gpu, ticket, token, fence)
   redis.call('SET', key('fence', gpu), fence)
   redis.call('HINCRBY', name, 'deliveries', 1)
   redis.call('HINCRBY', name, 'runs', 1)
-  redis.call('HSETNX', name, 'first_run_ms', NOW)
-  redis.call('HSET', name, 'last_run', token)
+  redis.call('HSET', name, 'last_run', token, 'first_run_ms', redis.call('HGET', name, 'first_run_ms') or NOW)
 end

@@ -94,7 +94,7 @@ end
 local function give_up(ticket, t, found_in)
   if t.task_id and t.task and redis.call('EXISTS', key('message', ticket)) == 1 then
     take_out_everywhere(ticket, t, found_in)
-    redis.call('HSETNX', key('ticket', ticket), 'deliveries', 0)
+    redis.call('HSET', key('ticket', ticket), 'deliveries', t.deliveries or 0)
     mark_ending(ticket, 'damaged')
   else
     forget(ticket, t, found_in)
@@ -112,9 +112,6 @@ local function look_at_place(ticket, t, state)
     if is_astray then
       found(stands and 'its line and its indexes disagree' or 'it stands in no line', function()
         put_in_line(ticket, tonumber(t.score or stands or nil))
-        if stands and not t.score then
-          redis.call('HSET', key('ticket', ticket), 'score', stands)
-        end
       end)
     end
   elseif state == 'scheduled' and (is_astray or not redis.call('ZSCORE', SCHEDULED, ticket)) then
@@ -128,7 +125,7 @@ local function look_at_place(ticket, t, state)
   elseif state == 'ending' and not redis.call('ZSCORE', ENDING, ticket) then
     found('its end would never be written', function()
       redis.call('ZADD', ENDING, NOW, ticket)
-      redis.call('HSETNX', key('ticket', ticket), 'why', 'lease_lost')
+      redis.call('HSET', key('ticket', ticket), 'why', t.why or 'lease_lost')
     end)
   elseif state == 'ending' and redis.call('ZSCORE', ENDING, ticket) - NOW > LONGEST_AFTER_RUN_MS then
     found('its end would be written too late', function() -- the clock was stepped back since
