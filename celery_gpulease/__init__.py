@@ -5,16 +5,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from celery_gpulease.exceptions import (
+    ConfigurationError,
+    GPUInUse,
+    GPULeaseError,
+    LeaseLost,
+    LedgerUnavailable,
+)
 from celery_gpulease.version import __version__
 
 if TYPE_CHECKING:
-    from celery_gpulease.exceptions import (
-        ConfigurationError,
-        GPUInUse,
-        GPULeaseError,
-        LeaseLost,
-        LedgerUnavailable,
-    )
     from celery_gpulease.extension import GPULease
     from celery_gpulease.sending.router import GPURouter
     from celery_gpulease.sending.task import GPUTask
@@ -31,12 +31,17 @@ __all__ = [
     "__version__",
 ]
 
+#: What needs Celery comes when it is asked for: the process beside main (worker/companion.py) works without.
 _HOMES: Final = {"GPULease": "extension", "GPURouter": "sending.router", "GPUTask": "sending.task"}
 
 
 def __getattr__(name: str) -> Any:
-    """A public name comes when it is asked for: the process beside main (worker/companion.py) works without Celery."""
-    if name not in __all__:
+    """One of `_HOMES`."""
+    if name not in _HOMES:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
-    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}"), name)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

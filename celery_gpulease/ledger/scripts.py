@@ -59,8 +59,9 @@ def source(name: str) -> Source:
         *((rest[at].split(), rest[at + 1]) for at in range(0, len(rest), 2)),
     ]:
         for part, its in (one for named in parts for one in _included(named)):
-            waiting += [] if part in included else _STATEMENT.split(_COMMENT.sub("", its))
-            included.add(part)
+            if part not in included:
+                waiting += _STATEMENT.split(_COMMENT.sub("", its))
+                included.add(part)
         needed = _needed(waiting, code)
         waiting = [one for one in waiting if one not in needed]
         assembled += [*needed, "\n", code]
@@ -79,8 +80,8 @@ def _needed(statements: list[str], code: str) -> list[str]:
     """The statements of included parts that a section of an operation needs, in their order."""
     needed, words = list[str](), set(_WORD.findall(_COMMENT.sub("", code)))
     for statement in reversed(statements):
-        names = _WORD.findall(re.split("[=(]", statement)[0])
-        if words.intersection(names) - {"local", "function"}:
+        named = _WORD.findall(re.split("[=(]", statement)[0])
+        if words.intersection(named) - {"local", "function"}:
             words.update(_WORD.findall(statement))
             needed.insert(0, statement)
     return needed

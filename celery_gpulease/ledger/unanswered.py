@@ -28,9 +28,6 @@ class Unanswered:
         self._client: Any = None  # of one connection
         self.is_cut = False
 
-    def __len__(self) -> int:
-        return len(self._held)
-
     def send(self, held: Held) -> None:
         """Sends one; what goes wrong here is made good, or told, by `answers`."""
         self._held.append(held)
@@ -38,9 +35,13 @@ class Unanswered:
             return
         try:
             self._client = self._client or self._ledger.client.client()
-            self._client.connection.send_command(*self._ledger.hold_command(held))
+            # a health check would take the answer to a HOLD for that to its ping
+            self._client.connection.send_command(*self._ledger.hold_command(held), check_health=False)
         except redis.exceptions.RedisError:
             self._cut()
+        except BaseException:  # of a signal's handler, or a greenlet's: its caller has gone away
+            self._cut()
+            raise
 
     def answers(self) -> list[str]:
         """Waits for all, and sends once more what was not answered; may be called again where it fails.
@@ -52,6 +53,9 @@ class Unanswered:
             self._read()
         except redis.exceptions.RedisError:
             self._cut()
+        except BaseException:  # of a signal's handler, or a greenlet's: its caller has gone away
+            self._cut()
+            raise
         for held in self._held[len(self._answers) :]:
             self._answers.append(self._ledger.hold(held))
         return self._answers

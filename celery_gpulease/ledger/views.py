@@ -216,7 +216,7 @@ def _state(
 
 def _lines(ledger: Ledger) -> list[str]:
     """Pinned lines, then those of pools; one look at all keys finds both."""
-    pattern, pool = literally(ledger.keys.prefix) + "p[ei]n*:*", ledger.keys.named("pending", "")
+    pattern, pool = literally(ledger.keys.prefix) + "p[ei]n[nd][ei][dn]*:*", ledger.keys.named("pending", "")
     found = {str(key) for key in ledger.client.scan_iter(pattern, count=1000, _type="zset")}
     return sorted(found, key=lambda key: (key.startswith(pool), key))
 

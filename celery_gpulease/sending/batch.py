@@ -35,6 +35,8 @@ logger = get_logger(__name__)
 
 #: How many are sent before their answers are read: sockets hold only so much.
 MOST: Final = 500
+#: And how many characters of messages, which are kept until then.
+MOST_TEXT: Final = 2**22
 #: Of a policy of publishing, what `retry_over_time` takes.
 _OF_RETRIES: Final = ("max_retries", "interval_start", "interval_step", "interval_max")
 
@@ -107,6 +109,7 @@ class Batch:
         self._is_first = True
         self._sent: list[Sending] = []
         self._unanswered: Unanswered | None = None
+        self._text = 0
 
     def send(self, one: Sending, *, is_of_a_group: bool) -> None:
         """Sends one; see `Sending.send`. What is raised may be of one before it."""
@@ -122,14 +125,15 @@ class Batch:
         if self._unanswered is None:
             self._unanswered = Unanswered(one.installed.ledger)
         self._sent.append(one)
+        self._text += len(one.held.message)
         self._unanswered.send(one.held)
-        if len(self._sent) >= MOST or self._unanswered.is_cut:
+        if len(self._sent) >= MOST or self._text >= MOST_TEXT or self._unanswered.is_cut:
             self.collect()
 
     def collect(self) -> None:
         """Waits for the answers; see `Sending.send`."""
         sent, unanswered = self._sent, self._unanswered
-        self._sent, self._unanswered = [], None
+        self._sent, self._unanswered, self._text = [], None, 0
         if unanswered is not None:
             for one, answer in zip(sent, sent[0].patiently(unanswered.answers), strict=True):
                 one.settle(answer)

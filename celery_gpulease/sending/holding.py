@@ -46,10 +46,10 @@ _NO_PROPERTIES: Final = frozenset(
 class HoldingAMQP(AMQP):
     """Celery's AMQP, with a sender that holds GPU tasks."""
 
+    _producer_pool: ProducerPool | None
+
     def _create_task_sender(self) -> Callable[..., Any]:
         return _sender(self.app, super()._create_task_sender())
-
-    _producer_pool: ProducerPool | None
 
     @property
     def producer_pool(self) -> Any:
@@ -72,7 +72,11 @@ def holding(amqp_class: type) -> type:
 
     Over Celery's own it is a class that an app can be pickled with.
     """
-    return HoldingAMQP if amqp_class is AMQP else type("HoldingAMQP", (HoldingAMQP, amqp_class), {})
+    if amqp_class is AMQP:
+        return HoldingAMQP
+    pools = {name: getattr(amqp_class, name) for name in ("producer_pool", "publisher_pool")}
+    own = {name: pool for name, pool in pools.items() if pool is not AMQP.producer_pool}
+    return type("HoldingAMQP", (HoldingAMQP, amqp_class), own)
 
 
 def _sender(app: Any, send: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, QueueNotFound, Reject
 from celery.utils.log import get_logger
 from celery.worker import state as celery_state
 from celery.worker.request import Request
 from celery.worker.state import task_ready
+from kombu.exceptions import SerializationError, SerializerNotInstalled
 from kombu.utils.encoding import safe_repr
 
 from celery_gpulease.events import with_state
@@ -37,6 +38,8 @@ logger = get_logger(__name__)
 DEATHS: Final = (WorkerLostError, SystemExit, KeyboardInterrupt, MemoryError)
 #: Ends in which the process is killed, or dies.
 KILLS: Final = (Terminated, TimeLimitExceeded, WorkerLostError, SystemExit, KeyboardInterrupt)
+#: Of a callback whose message or destination is wrong: no repetition sends it.
+UNSENDABLE: Final = (SerializationError, SerializerNotInstalled, QueueNotFound)
 #: The part of a ttl for which a lease passes from task to task with the end that it has.
 PASSED_ON_FOR: Final = 0.1
 #: Celery 5.6 and newer would tell of a retry.
@@ -211,8 +214,9 @@ class GPURequest(Request):
     def _end_as_celery(self, error: BaseException, *how: Any) -> None:
         try:
             super().on_failure(*how)
-        except BaseException:  # of the result backend, or of a callback that cannot be sent: the next run repeats it
-            self._end_after(error, "its end could not be stored" if self.store_errors else None)
+        except BaseException as failure:  # of the result backend, or of a callback: the next run repeats it
+            is_repeated = self.store_errors and not isinstance(failure, UNSENDABLE)
+            self._end_after(error, "its end could not be stored" if is_repeated else None)
             raise
         if self._is_rejected:
             self._end_after(error, REJECTED, counted=False)

@@ -69,12 +69,12 @@ def test_neither_the_hand_over_nor_the_start_after_it_wakes_the_worker(world, wo
         assert list(iter(lambda: events.get_message(timeout=5)["data"], b"done"))[1:] == []
 
 
-@pytest.mark.parametrize("left_ms", [1000, 26_000])
+@pytest.mark.parametrize("left_ms", [1000, 26_000, 3_600_000])  # the last is of a clock that was stepped back
 def test_a_lease_that_is_handed_over_lasts_for_nine_tenths_of_a_ttl_or_more(world, worker, run, left_ms):
     world.hold()
     world.age(left_ms=left_ms)
     world.ledger.release(run)
-    assert world.lease_ms() > 29_000
+    assert 29_000 < world.lease_ms() <= 30_000
     assert abs(world.client.zscore(world.key("deadlines"), "node:0") - world.now_ms() - world.lease_ms()) < 100
 
 

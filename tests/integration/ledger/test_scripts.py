@@ -6,6 +6,7 @@ import re
 import pytest
 
 from celery_gpulease.ledger import scripts
+from celery_gpulease.worker.request import PASSED_ON_FOR
 
 INCLUDES = {one.name.removesuffix(".lua") for one in (scripts._LUA / "include").iterdir()}
 BOUND = re.compile(r"^local ([\w, ]+) =\s+(unpack\(ARGV(?:, \d+)?\)|[^\n]*ARGV\[\d+\][^\n]*)$", re.MULTILINE)
@@ -55,6 +56,10 @@ def test_it_has_every_function_once_and_none_that_it_does_not_need(name):
     assert len(functions) == len(set(functions))
     for function in functions:
         assert len(re.findall(rf"\b{function}\b", code)) > 1, function
+
+
+def test_the_worker_knows_for_how_long_a_lease_is_passed_on_as_it_is():
+    assert f"left_ms > ttl_ms * {1 - PASSED_ON_FOR:g} " in scripts.source("start").text
 
 
 def test_a_missing_argument_is_a_type_error():

@@ -7,6 +7,7 @@ import signal
 import pytest
 import redis
 from celery import Celery, chain, group, signals
+from celery.app.amqp import AMQP
 from kombu.exceptions import EncodeError
 
 from celery_gpulease import GPULease, GPUTask, LedgerUnavailable
@@ -153,6 +154,48 @@ def test_a_groups_connection_is_given_back(redis_url, client):
     app = make_app(redis_url, gpulease_redis_options={"max_connections": 2})
     sent = [one for _ in range(5) for one in ids(group(meanwhile(app, {})).apply_async())]
     assert in_line(client) == sent
+
+
+class Interrupted(BaseException):
+    """As a signal's handler may raise: a soft time limit, say."""
+
+
+def interrupt(*_):
+    raise Interrupted
+
+
+def test_the_answers_of_a_group_that_was_interrupted_are_nobody_elses(own_server):
+    app = make_app(own_server.url)
+    before = signal.signal(signal.SIGALRM, interrupt)
+
+    def fall_silent():
+        os.kill(own_server.pid, signal.SIGSTOP)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)  # long before Redis would be taken for away
+
+    try:
+        with pytest.raises(Interrupted):
+            group(meanwhile(app, {2: fall_silent})).apply_async()
+    finally:
+        os.kill(own_server.pid, signal.SIGCONT)
+        signal.signal(signal.SIGALRM, before)
+    client = app.gpulease.ledger.client
+    assert [client.echo(str(one)) for one in range(5)] == ["0", "1", "2", "3", "4"]
+
+
+def test_an_answer_is_never_taken_for_that_to_a_health_check(redis_url, client):
+    app = make_app(redis_url, gpulease_redis_options={"health_check_interval": 0.01})
+    pause = {10: lambda: client.client_pause(1500, all=False)}
+    sent = group(meanwhile(app, pause)).apply_async()
+    assert in_line(client) == ids(sent)
+
+
+def test_a_users_own_pool_of_producers_stays(redis_url):
+    class Own(AMQP):
+        producer_pool = "theirs"
+
+    app = Celery("proj", broker=redis_url, amqp=Own, set_as_current=False)
+    GPULease(app)
+    assert app.amqp.producer_pool == "theirs"
 
 
 def test_two_apps_may_share_a_producer(redis_url, client):

@@ -97,7 +97,8 @@ end
 -- the GPU's worker in the very moment between two tasks.
 local function pass_lease(gpu, token)
   local left_ms = redis.call('PTTL', key('lease', gpu))
-  if left_ms > ttl_ms_of(gpu) * 0.9 then
+  local ttl_ms = ttl_ms_of(gpu)
+  if left_ms > ttl_ms * 0.9 and left_ms <= ttl_ms then
     redis.call('SET', key('lease', gpu), token, 'KEEPTTL')
     redis.call('ZADD', DEADLINES, NOW + left_ms, gpu)
   else
