@@ -74,6 +74,15 @@ def test_a_part_of_a_chord_that_redis_refuses_to_count_is_counted_when_it_does_n
     assert len(proxied.runs(part.id)) == 1
 
 
+def test_a_callback_that_can_never_be_sent_is_not_tried_again(world):
+    world.worker(0)
+    mail = world.app.signature("elsewhere.mail", queue="mails")
+    task = world.send("fail", link_error=[mail, mail.clone().set(serializer="nonsense")])
+    world.ends(task, "FAILURE")
+    wait_until(lambda: not world.client.keys("gpu:ticket:*"), SOON, "its ticket to end")
+    assert "requeued" not in world.story(task)
+
+
 def test_who_is_about_to_write_lease_lost_asks_too(world):
     world.conf["gpulease_max_deliveries"] = 1
     doomed = world.worker(0, TEST_CONF=json.dumps(world.conf))
