@@ -12,7 +12,7 @@ from celery_gpulease.ledger.keys import Keys
 from celery_gpulease.model import PRIORITIES, QUEUE_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from celery_gpulease.settings import Settings
 
@@ -89,6 +89,12 @@ class Calls:
         with in_our_words(name):
             values_in_order = scripts.arguments_of(scripts.source(name), values)
             answer: list[Any] = self._script(name)(keys=[self.keys.prefix], args=values_in_order, client=self.client)
+        return answer
+
+    def about(self, name: str, names: Sequence[str]) -> list[Any]:
+        """What a script that takes any number of names says of them."""
+        with in_our_words(name):
+            answer: list[Any] = self._script(name)(keys=[self.keys.prefix], args=list(names), client=self.client)
         return answer
 
     def _script(self, name: str) -> Any:

@@ -28,10 +28,10 @@ _NAMED: Final = {
     "ticket": "hash",
     "message": "string",
     "returned": "set",
-    "task": "set",
+    "task": "hash",
     "pending": "zset",
     "pinned": "zset",
-    "waiting": "zset",
+    "pinned_in": "zset",
     "free": "zset",
     "device": "hash",
     "worker": "string",
@@ -42,6 +42,7 @@ _NAMED: Final = {
 }
 _SINGLE: Final = {
     "deadlines": "zset",
+    "lines": "set",
     "scheduled": "zset",
     "scheduled_count": "hash",
     "expiring": "zset",
@@ -227,11 +228,14 @@ def _place_of(t: dict[str, str]) -> str:
 
 def _indexes(picture: _Picture, ticket: str, t: dict[str, str], who: str) -> Iterator[str]:
     state, expires_ms = t["state"], int(t.get("expires_ms", 0))
-    for pool, members in picture.all("waiting").items():
-        if (ticket in members) != (state == "pending" and pool == t.get("pool")):
-            yield f"{who} is wrongly in waiting:{pool}, or missing there"
-    if state == "pending" and t.get("pool") not in picture.all("waiting"):
-        yield f"{who} is missing in waiting:{t.get('pool')}"
+    is_pinned = state == "pending" and t.get("pin")
+    for pool, members in picture.all("pinned_in").items():
+        if ticket in members and not (is_pinned and pool == t.get("pool")):
+            yield f"{who} is wrongly in pinned_in:{pool}"
+    if is_pinned and ticket not in picture.one("pinned_in", t.get("pool", "")):
+        yield f"{who} is missing in pinned_in:{t.get('pool')}"
+    if state == "pending" and _place_of(t) not in picture.one("lines"):
+        yield f"{_place_of(t)} is missing in lines"
     expected = float(expires_ms) if expires_ms and state in _WAITING else None
     if picture.one("expiring").get(ticket) != expected:
         yield f"{who} is in expiring by {picture.one('expiring').get(ticket)}, not {expected}"
@@ -244,7 +248,7 @@ def _indexes(picture: _Picture, ticket: str, t: dict[str, str], who: str) -> Ite
 
 def _fields(t: dict[str, str], who: str) -> Iterator[str]:
     for count in ("deliveries", "returns"):
-        if int(t.get(count, -1)) < 0:
+        if int(t.get(count, 0)) < 0:
             yield f"{who} has {t.get(count)} {count}"
     has_token = "token" in t
     if has_token != (t["state"] in _GIVEN):
@@ -253,7 +257,7 @@ def _fields(t: dict[str, str], who: str) -> Iterator[str]:
 
 def _members(picture: _Picture) -> Iterator[str]:
     tickets = picture.all("ticket")
-    for kind in ("pending", "pinned", "waiting", "scheduled", "expiring", "ending", "task"):
+    for kind in ("pending", "pinned", "pinned_in", "scheduled", "expiring", "ending", "task"):
         for name, members in picture.all(kind).items():
             for ticket in members:
                 if ticket not in tickets:

@@ -11,18 +11,19 @@ claim:<gpu>          hash     whose lease it is: ticket, token, fence, state (cl
 fence:<gpu>          integer  grows with every claim of this GPU: max(last + 1, now)
 deadlines            zset     gpu by its lease's deadline, or its tail's: by then its heartbeat must have come
 ticket:<id>          hash     one holding of one task: task_id, task, pool, pin, priority, score, eta_ms, expires_ms,
-                              held_ms, state, deliveries, returns, gpu, token, why, attempts, superseded, stamps; from
-                              START: nonce, acks_late, limit, stores_result, runs (how many), disowned (how many of
-                              them, since the last asked for another: no end of these counts), first_run_ms (when the
-                              first after them began), last_run (the token that started last; only that run may come
-                              back after it was reaped), holder (the instance that started it)
+                              held_ms, state, deliveries and returns (absent: none), gpu, token, why, attempts,
+                              superseded, stamps; from START: nonce, acks_late, limit, stores_result, runs (how many),
+                              disowned (how many of them, since the last asked for another: no end of these counts),
+                              first_run_ms (when the first after them began), last_run (the token that started last;
+                              only that run may come back after it was reaped), holder (the instance that started it)
 message:<id>         string   the ticket's message, ready to send but for two holes. Apart from the ticket, whose hash
                               stays small enough for Redis' compact encoding
 returned:<id>        set      the GPUs on which the ticket was claimed and not started
-task:<task id>       set      the tickets of a task id
+task:<task id>       hash     the tickets of a task id (a small hash is smaller than a small set)
 pending:<pool>       zset     a line: tickets by priority * 2^45 + arrival
 pinned:<gpu>         zset     the line of one GPU, which is served first
-waiting:<pool>       zset     an index of both kinds of line: tickets by arrival
+pinned_in:<pool>     zset     an index: the pinned tickets of a pool, by the ms of their arrival
+lines                set      an index: the names of these three, also of some in which nobody waits any more
 scheduled            zset     tickets by the time when they are due
 scheduled_count      hash     pool → how many of them
 expiring             zset     waiting tickets by the time when they expire

@@ -141,6 +141,13 @@ class Orders(Calls):
         """Counts what is scheduled anew; what was wrong."""
         return list(map(str, self._call("correct_counts", change=int(change))))
 
+    def forget_lines(self) -> None:
+        """Names no line any more in which nobody waits."""
+        with in_our_words("forget_lines"):
+            lines = iter(sorted(map(str, self.client.sscan_iter(self.keys.named("lines"), count=PAGE))))
+        while page := list(islice(lines, PAGE)):
+            self.about("forget_lines", page)
+
     def corrected(self, ticket: str, gpu: str, detail: str) -> None:
         """Writes into the journal what was corrected, and counts it."""
         self._call("corrected", ticket=ticket, gpu=gpu, detail=detail)

@@ -6,12 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from celery_gpulease.ledger import scripts
 from celery_gpulease.ledger.connection import in_our_words
-from celery_gpulease.ledger.keys import literally
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from celery_gpulease.ledger.ledger import Ledger
     from celery_gpulease.model import Held
@@ -69,34 +67,20 @@ def gpu_names(ledger: Ledger) -> list[str]:
 def gpu_rows(ledger: Ledger) -> list[GPURow]:
     """Every registered GPU."""
     names = gpu_names(ledger)
-    script = ledger.client.register_script(scripts.source("snapshot").text)
-    rows = []
-    for at in range(0, len(names), PAGE):
-        with in_our_words("status"):
-            found = script(keys=[ledger.keys.prefix], args=names[at : at + PAGE])
-        rows += [_gpu_row(one) for one in found]
-    return rows
+    return [_gpu_row(found) for found in _about(ledger, "snapshot", names)]
 
 
 def pool_rows(ledger: Ledger, gpus: list[GPURow]) -> dict[str, PoolRow]:
     """Every pool that somebody serves or waits for."""
-    keys, client = ledger.keys, ledger.client
+    served = {pool for gpu in gpus for pool in gpu.pools}
     with in_our_words("status"):
-        scheduled = client.hgetall(keys.named("scheduled_count"))
-        waiting = set(_pools_with_a_line(ledger))
-        names = sorted(
-            waiting | {pool for gpu in gpus for pool in gpu.pools} | {p for p, n in scheduled.items() if int(n)}
-        )
-        now = _now_ms(ledger)
-        rows = {}
-        for pool in names:
-            oldest = client.zrange(keys.named("waiting", pool), 0, 0, withscores=True)
-            rows[pool] = PoolRow(
-                pending=client.zcard(keys.named("waiting", pool)),
-                oldest_seconds=max(0.0, now - oldest[0][1]) / 1000 if oldest else None,
-                scheduled=int(scheduled.get(pool, 0)),
-            )
-    return rows
+        scheduled = {str(pool) for pool in ledger.client.hkeys(ledger.keys.named("scheduled_count"))}
+        waited_for = {name for kind, name in _lines(ledger) if kind != "pinned"}
+    rows = {
+        pool: PoolRow(int(pending), None if first_ms < 0 else first_ms / 1000, int(scheduled))
+        for pool, pending, first_ms, scheduled in _about(ledger, "survey", sorted(served | scheduled | waited_for))
+    }
+    return {pool: row for pool, row in rows.items() if pool in served or row.pending or row.scheduled}
 
 
 def held_by_pool(ledger: Ledger) -> dict[str, int]:
@@ -109,7 +93,7 @@ def held_of_pool(ledger: Ledger, pool: str) -> list[str]:
     """The ids of the tasks that wait in a pool, scheduled ones too, each once."""
     keys, client, found = ledger.keys, ledger.client, list[str]()
     with in_our_words("pending"):
-        for kind, name in (("waiting", pool), ("scheduled", "")):
+        for kind, name in (("pending", pool), ("pinned_in", pool), ("scheduled", "")):
             tickets = [ticket for ticket, _ in _scan(ledger, keys.named(kind, name))]
             for at in range(0, len(tickets), PAGE):
                 with client.pipeline(transaction=False) as pipe:
@@ -123,10 +107,10 @@ def pending_rows(ledger: Ledger, gpus: list[GPURow]) -> Iterator[PendingRow]:
     """Who waits, line by line in order: pinned lines, then pools, then what is not due yet."""
     with in_our_words("pending"):
         now = _now_ms(ledger)
-        for key in _lines(ledger):
-            kind, _, name = key.removeprefix(ledger.keys.prefix).partition(":")
+        lines = [(kind, name) for kind, name in _lines(ledger) if kind != "pinned_in"]
+        for kind, name in sorted(lines, key=lambda line: (line[0] == "pending", line)):
             reason = _why_pool_waits(name, gpus) if kind == "pending" else _why_gpu_waits(name, gpus)
-            for position, (ticket, _) in enumerate(_scan(ledger, key), 1):
+            for position, (ticket, _) in enumerate(_scan(ledger, ledger.keys.named(kind, name)), 1):
                 if row := _pending_row(ledger, ticket, now, position, reason):
                     yield row
         for ticket, due in _scan(ledger, ledger.keys.named("scheduled")):
@@ -214,16 +198,15 @@ def _state(
     return "free", None
 
 
-def _lines(ledger: Ledger) -> list[str]:
-    """Pinned lines, then those of pools; one look at all keys finds both."""
-    pattern, pool = literally(ledger.keys.prefix) + "p[ei]n[nd][ei][dn]*:*", ledger.keys.named("pending", "")
-    found = {str(key) for key in ledger.client.scan_iter(pattern, count=1000, _type="zset")}
-    return sorted(found, key=lambda key: (key.startswith(pool), key))
+def _about(ledger: Ledger, script: str, names: Sequence[str]) -> Iterator[list[Any]]:
+    for at in range(0, len(names), PAGE):
+        yield from ledger.about(script, names[at : at + PAGE])
 
 
-def _pools_with_a_line(ledger: Ledger) -> Iterator[str]:
-    for key in ledger.client.scan_iter(ledger.keys.named("waiting", "*"), count=1000, _type="zset"):
-        yield str(key).removeprefix(ledger.keys.named("waiting", "") + ":")
+def _lines(ledger: Ledger) -> set[tuple[str, str]]:
+    """The kind and the name of each line, and of the index of pinned tickets, also of some that are empty."""
+    found = ledger.client.sscan_iter(ledger.keys.named("lines"), count=PAGE)
+    return {(kind, name) for kind, _, name in (str(line).partition(":") for line in found)}
 
 
 def _scan(ledger: Ledger, key: str) -> Iterator[tuple[str, float]]:

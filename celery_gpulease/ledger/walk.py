@@ -27,8 +27,8 @@ _NAMED_BY_ITS_KEY: Final = {
 }
 #: Kinds of keys whose members are that, and how they are read.
 _NAMED_INSIDE: Final = {
-    "task": ("ticket", "sscan"),
-    **dict.fromkeys(("pending", "pinned", "waiting", "scheduled", "expiring", "ending"), ("ticket", "zscan")),
+    "task": ("ticket", "hscan"),
+    **dict.fromkeys(("pending", "pinned", "pinned_in", "scheduled", "expiring", "ending"), ("ticket", "zscan")),
     **dict.fromkeys(("free", "gpus", "heartbeats", "deadlines"), ("gpu", "zscan")),
     "names": ("gpu", "hscan"),
 }
@@ -116,5 +116,4 @@ def _look_inside(ledger: Ledger, key: str, cursor: int) -> tuple[int, list[Seen]
         return 0, [Seen(found_in=name, trouble=str(error))]
     if kind == "names":
         return cursor, [Seen(gpu=gpu, found_in=f"names:{other}") for other, gpu in members.items()]
-    members = members if scan == "sscan" else dict(members)
-    return cursor, [Seen(**{what: one}, found_in=name) for one in members]
+    return cursor, [Seen(**{what: one}, found_in=name) for one in dict(members)]

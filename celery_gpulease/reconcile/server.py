@@ -26,6 +26,8 @@ def correct_server(ledger: Ledger, *, change: bool) -> Iterator[Correction]:
         yield Correction("eviction policy", trouble, is_corrected=False)
     for words in ledger.correct_counts(change=change):
         yield Correction("index out of step", words)
+    if change:
+        ledger.forget_lines()
 
 
 def foreign_keys(ledger: Ledger) -> Iterator[Correction]:

@@ -169,7 +169,7 @@ def sample_message(url):
         pass
 
     sent = render.delay("s3://bucket/scenes/2026/street-at-night.blend", frames=[1, 250], quality="high")
-    ticket = client.smembers(f"gpu:task:{sent.id}").pop()
+    ticket = client.hkeys(f"gpu:task:{sent.id}").pop()
     message = client.get(f"gpu:message:{ticket}")
     return message.replace(ticket, "<ticket>").replace(sent.id, "<task>")
 

@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.ledger import Ledger
+from celery_gpulease.ledger.views import pool_rows
 from tests.chaos.breaker import Breaker
-from tests.chaos.crew import GPUS, PATH, POOLS, Crew
+from tests.chaos.crew import GPUS, PATH, Crew
 from tests.chaos.people import Operator, Stranger
 from tests.chaos.senders import Sender
 from tests.chaos.watch import EndWatch, IdleWatch, JournalWatch
@@ -90,7 +91,7 @@ class Chaos:
 
     def waiting(self):
         """How many wait in all lines."""
-        return sum(self.world.client.zcard(f"gpu:waiting:{pool}") for pool in POOLS)
+        return sum(row.pending for row in pool_rows(self.observer, []).values())
 
     @property
     def is_in_trouble(self):

@@ -88,7 +88,7 @@ def test_who_is_about_to_write_lease_lost_asks_too(world):
     doomed = world.worker(0, TEST_CONF=json.dumps(world.conf))
     task = world.send("end_as", "SUCCESS")
     doomed.wait()
-    (ticket,) = world.client.smembers(f"gpu:task:{task}")
+    (ticket,) = world.client.hkeys(f"gpu:task:{task}")
     world.client.hset(f"gpu:ticket:{ticket}", "limit", 1)
     world.worker(1, TEST_CONF=json.dumps(world.conf))
     wait_until(lambda: not world.client.exists(f"gpu:ticket:{ticket}"), LONG, "the ticket to end")

@@ -89,7 +89,7 @@ def test_a_forced_run_is_told_at_once_and_stopped_and_its_task_runs_again(deaf_w
     assert f"proj.wait_for[{task}] (gpu0@{HOST}) loses it" in says(world, "release", f"{HOST}:0", "--force")
     again = world.started(task, number=2)
     assert (world.runs(task)[0].how, again.fence > run.fence) == ("SystemExit", True)
-    (ticket,) = world.client.smembers(f"gpu:task:{task}")
+    (ticket,) = world.client.hkeys(f"gpu:task:{task}")
     assert world.client.hget(f"gpu:ticket:{ticket}", "deliveries") == "2"
     world.open("go")
     world.succeeds(task)

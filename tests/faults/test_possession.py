@@ -35,7 +35,7 @@ def runs_on(world):
 
 
 def state_of(world, task):
-    (ticket,) = world.client.smembers(f"gpu:task:{task}")
+    (ticket,) = world.client.hkeys(f"gpu:task:{task}")
     return world.client.hget(f"gpu:ticket:{ticket}", "state")
 
 
@@ -122,7 +122,7 @@ def test_a_lease_that_is_gone_when_its_run_ends_harms_nothing(world):
 
 
 def delete_ticket(world, task, *more):
-    (ticket,) = world.client.smembers(f"gpu:task:{task}")
+    (ticket,) = world.client.hkeys(f"gpu:task:{task}")
     world.client.delete(f"gpu:ticket:{ticket}", f"gpu:message:{ticket}", f"gpu:task:{task}", *more)
 
 

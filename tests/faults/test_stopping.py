@@ -96,7 +96,7 @@ def is_left(world, gpu=0):
 
 
 def ticket_of(world, task):
-    (ticket,) = world.client.smembers(f"gpu:task:{task}")
+    (ticket,) = world.client.hkeys(f"gpu:task:{task}")
     return world.client.hgetall(f"gpu:ticket:{ticket}")
 
 

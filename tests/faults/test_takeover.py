@@ -43,7 +43,7 @@ def test_a_killed_workers_successor_runs_its_task_again_while_the_old_lease_woul
     assert now_ms(patient) < deadline
     assert again.fence > run.fence
     assert f"worker gpu0@{HOST} (pid {worker.pid} on {HOST}), {IS_DEAD}" in successor.log
-    (ticket,) = patient.client.smembers(f"gpu:task:{task}")
+    (ticket,) = patient.client.hkeys(f"gpu:task:{task}")
     assert patient.client.hget(f"gpu:ticket:{ticket}", "deliveries") == "2"
     patient.open("go")
     patient.succeeds(task, waiting)

@@ -244,7 +244,7 @@ def test_a_cold_shutdown_gives_back_what_ran_and_it_does_not_count(world):
     worker.send(signal.SIGQUIT)
     worker.wait()
     wait_until(lambda: not world.lease(0), SOON, "the lease to go")
-    (ticket,) = world.client.smembers(f"gpu:task:{task}")
+    (ticket,) = world.client.hkeys(f"gpu:task:{task}")
     assert world.client.hget(f"gpu:ticket:{ticket}", "deliveries") == "0"
     world.open("go")
     world.worker(0)

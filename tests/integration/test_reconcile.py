@@ -13,6 +13,7 @@ from celery_gpulease.ledger import Ledger
 from celery_gpulease.ledger import walk as walking
 from celery_gpulease.ledger.checks import inconsistencies
 from celery_gpulease.ledger.notifications import FLAGS, eviction_trouble, switch_on
+from celery_gpulease.ledger.views import pool_rows
 from celery_gpulease.model import Claim
 from celery_gpulease.reconcile import corrections, gpus
 from celery_gpulease.reconcile.corrections import reconcile
@@ -283,8 +284,7 @@ WAITING = {
         world.client.hincrby("gpu:scheduled_count", "default", 1),
     ),
     "ending_too": lambda world: world.client.zadd("gpu:ending", {"t": 1e15}),
-    "not_in_waiting": lambda world: world.client.zrem("gpu:waiting:default", "t"),
-    "in_another_waiting": lambda world: world.client.zadd("gpu:waiting:other", {"t": 1}),
+    "among_the_pinned": lambda world: world.client.zadd("gpu:pinned_in:default", {"t": 1}),
     "not_in_expiring": lambda world: world.client.zrem("gpu:expiring", "t"),
     "expiring_at_another_time": lambda world: world.client.zadd("gpu:expiring", {"t": 1e15}),
     "at_another_place": lambda world: world.client.zadd("gpu:pending:default", {"t": 1}),
@@ -292,8 +292,8 @@ WAITING = {
     "in_no_state": lambda world: world.client.hset("gpu:ticket:t", "state", "nowhere"),
     "without_a_state": lambda world: world.client.hdel("gpu:ticket:t", "state"),
     "with_a_token": lambda world: world.client.hset("gpu:ticket:t", "token", "x"),
-    "unknown_to_its_task": lambda world: world.client.srem("gpu:task:task", "t"),
-    "known_to_another_task": lambda world: world.client.sadd("gpu:task:other", "t"),
+    "unknown_to_its_task": lambda world: world.client.hdel("gpu:task:task", "t"),
+    "known_to_another_task": lambda world: world.client.hset("gpu:task:other", "t", ""),
     "wrongly_counted": lambda world: world.client.hset("gpu:ticket:t", "deliveries", -1),
     "counted_by_a_word": lambda world: world.client.hset("gpu:ticket:t", "returns", "many"),
 }
@@ -306,17 +306,50 @@ def test_a_waiting_ticket_is_in_its_line_and_nowhere_else(world, caplog, wrong):
     before = world.ticket("t")
     wrong(world)
     found(world, caplog, "ticket out of place")
-    assert {**world.ticket("t"), "deliveries": "0", "returns": "0"} == before
+    assert world.ticket("t") == before
     assert world.line() == ["t", "next"]
 
 
-def test_a_pinned_ticket_is_in_its_line(world, caplog):
+PINNED = {
+    "in_its_pools_line": lambda world: (
+        world.client.zrem("gpu:pinned:node:7", "t"),
+        world.client.zadd("gpu:pending:default", {"t": 1}),
+    ),
+    "not_among_the_pinned_of_its_pool": lambda world: (
+        world.client.delete("gpu:pinned_in:default"),
+        world.client.zadd("gpu:pinned_in:other", {"t": 1}),
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", PINNED.values(), ids=PINNED.keys())
+def test_a_pinned_ticket_is_in_its_line(world, caplog, wrong):
     world.hold(ticket="t", pin="node:7")
-    world.client.zrem("gpu:pinned:node:7", "t")
-    world.client.zadd("gpu:pending:default", {"t": 1})
+    wrong(world)
     found(world, caplog, "ticket out of place", "ticket out of place")
     assert world.client.zrange("gpu:pinned:node:7", 0, -1) == ["t"]
     assert world.line() == []
+
+
+@pytest.mark.parametrize("pin", ["", "node:7"])
+def test_a_line_that_is_not_named(world, caplog, pin):
+    world.hold(ticket="t", pin=pin)
+    world.client.delete("gpu:lines")
+    found(world, caplog, "ticket out of place")
+    assert pool_rows(world.ledger, [])["default"].pending == 1
+
+
+def test_a_line_in_which_nobody_waits_is_named_until_the_next_reconciliation(world, worker):
+    for pin in ("", GPU, "node:7"):
+        world.hold(pin=pin)
+    world.hold(ticket="t", pin="node:7")
+    for _ in range(2):
+        world.ledger.release(worker.run())
+    named = {"pending:default", f"pinned:{GPU}", "pinned:node:7", "pinned_in:default"}
+    assert reconcile(world.ledger, "me", change=False) == []
+    assert world.client.smembers("gpu:lines") == named
+    assert reconcile(world.ledger, "me") == []
+    assert world.client.smembers("gpu:lines") == {"pinned:node:7", "pinned_in:default"}
 
 
 def test_a_last_arrival_that_is_lost(world, caplog):
@@ -330,7 +363,7 @@ def test_a_last_arrival_that_is_lost(world, caplog):
 SCHEDULED = {
     "in_no_schedule": (lambda world: world.client.zrem("gpu:scheduled", "t"), ["index out of step"]),
     "in_a_line_too": (lambda world: world.client.zadd("gpu:pending:default", {"t": 1}), []),
-    "in_waiting_too": (lambda world: world.client.zadd("gpu:waiting:default", {"t": 1}), []),
+    "among_the_pinned_too": (lambda world: world.client.zadd("gpu:pinned_in:default", {"t": 1}), []),
     "not_in_expiring": (lambda world: world.client.zrem("gpu:expiring", "t"), []),
 }
 
@@ -376,7 +409,7 @@ def test_an_end_that_nobody_would_write(world, worker, ending, caplog, wrong):
     assert world.ledger.end().ticket == "t"
 
 
-@pytest.mark.parametrize("place", ["pending:default", "waiting:default", "scheduled", "expiring", "ending"])
+@pytest.mark.parametrize("place", ["pending:default", "pinned_in:default", "scheduled", "expiring", "ending"])
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_a_ticket_that_does_not_exist_stands_nowhere(world, worker, caplog, place, has_ended):
     if has_ended:
@@ -389,7 +422,7 @@ def test_a_ticket_that_does_not_exist_stands_nowhere(world, worker, caplog, plac
 
 
 def test_a_task_whose_ticket_does_not_exist(world, caplog):
-    world.client.sadd("gpu:task:task", "t")
+    world.client.hset("gpu:task:task", "t", "")
     found(world, caplog, "ticket out of place")
     assert world.client.exists("gpu:task:task") == 0
 
@@ -471,7 +504,7 @@ def test_a_claim_that_is_gone_goes_back_uncounted(world, worker, caplog):
 
 def test_a_run_that_stands_in_a_line_too_is_not_given_out_twice(world, run, caplog):
     world.client.zadd("gpu:pending:default", {"t": 1})
-    world.client.zadd("gpu:waiting:default", {"t": 1})
+    world.client.zadd("gpu:pinned_in:default", {"t": 1})
     found(world, caplog, "ticket out of place", "ticket out of place")
     assert (world.state("t"), world.line()) == ("started", [])
 
@@ -693,13 +726,13 @@ def test_one_ticket_that_cannot_be_looked_at_does_not_hide_the_others(world, cap
     world.client.set("gpu:ticket:bad", "not a hash")
     world.client.set("gpu:scheduled", "not a zset")
     world.hold(ticket="t")
-    world.client.zrem("gpu:waiting:default", "t")
+    world.client.zrem("gpu:pending:default", "t")
     with pytest.raises(redis.ResponseError):
         world.ledger.correct_ticket("bad", "", change=True)
     world.client.delete("gpu:scheduled")
     done = reconcile(world.ledger, "me")
     assert {one.kind for one in done} == {"trouble", "ticket out of place"}
-    assert world.client.zscore("gpu:waiting:default", "t") is not None
+    assert world.client.zscore("gpu:pending:default", "t") is not None
     world.client.delete("gpu:ticket:bad")
 
 
@@ -729,7 +762,7 @@ def test_what_is_under_way_is_never_corrected(world):
     def work(worker):
         ledger = Ledger(world.ledger.settings)
         while not is_over.is_set():
-            if ledger.client.zcard("gpu:waiting:default") < 5:
+            if ledger.client.zcard("gpu:pending:default") < 5:
                 ledger.hold(world.held())
                 ledger.hold(world.held(eta_ms=world.now_ms() + 5, expires_ms=world.now_ms() + 3_600_000))
             ledger.promote()
@@ -764,7 +797,7 @@ def test_a_reconciliation_looks_at_a_part_and_the_next_one_goes_on(world, monkey
     monkeypatch.setattr(walking, "PAGE", 10)
     tickets = [world.hold() for _ in range(200)]  # more than Redis gives at once, however small the page
     for ticket in tickets:
-        world.client.srem("gpu:task:" + world.ticket(ticket)["task_id"], ticket)
+        world.client.hdel("gpu:task:" + world.ticket(ticket)["task_id"], ticket)
     numbers = [len(reconcile(world.ledger, "me", budget=100)) for _ in range(18)]
     assert sum(numbers) == 200
     assert max(numbers) < 150

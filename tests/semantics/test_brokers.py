@@ -69,7 +69,7 @@ class Lab:
         return self.world.app.send_task(name, args, **options).id
 
     def ticket_of(self, task):
-        return next(iter(self.world.client.smembers(f"gpu:task:{task}")))
+        return next(iter(self.world.client.hkeys(f"gpu:task:{task}")))
 
     def row(self, gpu):
         return next(row for row in map(asdict, gpu_rows(self.world.ledger)) if row["id"] == f"{HOST}:{gpu}")

@@ -48,7 +48,7 @@ def test_past_the_ledger_a_gpu_task_is_held_whatever_its_request_class_and_proto
     late = sender.send_task("grudges.where", eta=eta)
     wait_until(lambda: client.zcard("gpu:pending:default") == 3, SOON, "three to be held")
     wait_until(lambda: client.zcard("gpu:scheduled"), SOON, "the late one to be held")
-    due = client.zscore("gpu:scheduled", client.smembers(f"gpu:task:{late.id}").pop())
+    due = client.zscore("gpu:scheduled", client.hkeys(f"gpu:task:{late.id}").pop())
     assert due == int(eta.timestamp() * 1000)
     worker = processes.worker("grudges", 0)
     assert [one.get(timeout=SOON) for one in sent] == [

@@ -29,8 +29,8 @@ elseif is_whole then
     look_at_place(ticket, t, state)
   end
 elseif t.state == 'ending' then -- its pool may be gone, and with it the name of its line
-  for _, kind in ipairs({ 'pending', 'pinned', 'waiting', 'expiring' }) do
-    if string.match(found_in, '^%a+') == kind then
+  for _, kind in ipairs({ 'pending', 'pinned', 'pinned_in', 'expiring' }) do
+    if string.match(found_in, '^[%a_]+') == kind then
       look_for_stray(ticket, found_in)
     end
   end

@@ -23,7 +23,7 @@ local function hand_out()
     return { 'gave_up', ticket }
   end
   redis.call('ZADD', ENDING, NOW + TRY_EVERY_MS, ticket)
-  return { 'end', ticket, t[1], t[2], t[3], t[4], t[5] or 0, message }
+  return { 'end', ticket, t[1], t[2], t[3], t[4] or 0, t[5] or 0, message }
 end
 
 if ticket == '' then

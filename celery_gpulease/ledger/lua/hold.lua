@@ -33,8 +33,8 @@ end
 task_ids[ticket] = task_id
 redis.call('SET', key('message', ticket), message)
 redis.call('HSET', name, 'task_id', task_id, 'task', task, 'pool', pool, 'pin', pin, 'priority', priority,
-  'eta_ms', eta_ms, 'expires_ms', expires_ms, 'held_ms', NOW, 'deliveries', 0, 'returns', 0)
-redis.call('SADD', key('task', task_id), ticket)
+  'eta_ms', eta_ms, 'expires_ms', expires_ms, 'held_ms', NOW)
+redis.call('HSET', key('task', task_id), ticket, '')
 
 if stamps ~= '' then
   redis.call('HSET', name, 'stamps', stamps)

@@ -50,7 +50,11 @@ DAMAGES = {
     "its pinned line": lambda ticket, t, _: [("ZREM", f"gpu:pinned:{t['pin']}", ticket)],
     "another line": lambda ticket, *_: [("ZADD", "gpu:pending:other", 1, ticket)],
     "its place in line": lambda ticket, t, _: [("ZADD", f"gpu:pending:{t['pool']}", "XX", 1, ticket)],
-    "the index of its line": lambda ticket, t, _: [("ZREM", f"gpu:waiting:{t['pool']}", ticket)],
+    "the pinned of its pool": lambda ticket, t, _: [("ZREM", f"gpu:pinned_in:{t['pool']}", ticket)],
+    "the pinned of its pool, for one that is not": lambda ticket, t, _: [
+        ("ZADD", f"gpu:pinned_in:{t['pool']}", "NX", 1, ticket)
+    ],
+    "the lines": lambda *_: [("DEL", "gpu:lines")],
     "the schedule": lambda ticket, *_: [("ZREM", "gpu:scheduled", ticket)],
     "the schedule, for all": lambda *_: [("DEL", "gpu:scheduled")],
     "the count of the schedule": lambda *_: [("DEL", "gpu:scheduled_count")],
@@ -59,7 +63,7 @@ DAMAGES = {
     "the endings": lambda ticket, *_: [("ZREM", "gpu:ending", ticket)],
     "another's endings": lambda ticket, *_: [("ZADD", "gpu:ending", 10**15, ticket)],
     "its task": lambda _, t, __: [("DEL", f"gpu:task:{t['task_id']}")],
-    "a line, with one that never was": lambda *_: [("ZADD", "gpu:waiting:default", 1, "never")],
+    "a line, with one that never was": lambda *_: [("ZADD", "gpu:pending:default", 1, "never")],
     "the claim": lambda _, __, gpu: [("DEL", f"gpu:claim:{gpu}")],
     "the deadlines": lambda _, __, gpu: [("ZREM", "gpu:deadlines", gpu)],
     "the deadlines, for no claim": lambda _, __, gpu: [("ZADD", "gpu:deadlines", "NX", 10**15, gpu)],
@@ -1005,10 +1009,10 @@ class LedgerMachine(RuleBasedStateMachine):
         for ticket, t in now.tickets.items():
             given = 1 if t["state"] in ("claimed", "started", "tail") else 0
             if t["state"] == "ending":
-                assert int(t["deliveries"]) <= LIMIT
+                assert int(t.get("deliveries", 0)) <= LIMIT
                 continue
-            assert int(t["deliveries"]) == self.tasks[ticket].deaths + given, f"{ticket}: wrongly counted"
-            assert int(t["deliveries"]) <= LIMIT
+            assert int(t.get("deliveries", 0)) == self.tasks[ticket].deaths + given, f"{ticket}: wrongly counted"
+            assert int(t.get("deliveries", 0)) <= LIMIT
 
     # at the end everything heals
 
@@ -1042,7 +1046,8 @@ class LedgerMachine(RuleBasedStateMachine):
         found = inconsistencies(self.ledger)
         assert not found, found
         left = {key.removeprefix("gpu:").partition(":")[0] for key in self.client.scan_iter("gpu:*")}
-        assert not left & {"lease", "claim", "task", "message", "pending", "pinned", "waiting", "returned", "deadlines"}
+        lines = {"pending", "pinned", "pinned_in"}
+        assert not left & {"lease", "claim", "task", "message", "returned", "deadlines", *lines}
 
     def _serve(self):
         for ticket in self.client.zrange(self.world.key("scheduled"), 0, -1):

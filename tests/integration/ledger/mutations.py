@@ -89,7 +89,7 @@ MUTATIONS = {
         "ledger/test_hold.py::test_holding_again_does_nothing_after_its_end_either",
     ),
     "taken_out_of_the_line_and_not_of_its_index": Mutation(
-        "redis.call('ZREM', key('waiting', pool), ticket)",
+        "redis.call('ZREM', key('pinned_in', pool), ticket)",
         "",
         "ledger/test_bump.py::test_a_pinned_one_moves_in_its_gpus_line",
     ),

@@ -148,7 +148,7 @@ def test_a_retry_supersedes_the_run_that_sends_it(world):
     retry = world.held(task_id=world.ticket(first)["task_id"], run=run)
     assert world.ledger.hold(retry) == "held"
     assert world.ticket(first)["superseded"] == "1"
-    assert world.client.smembers(world.key("task", retry.task_id)) == {first, retry.ticket}
+    assert set(world.client.hkeys(world.key("task", retry.task_id))) == {first, retry.ticket}
 
 
 def test_a_superseded_run_whose_worker_dies_ends_and_its_retry_runs(world):

@@ -10,7 +10,7 @@ from celery_gpulease.worker.request import PASSED_ON_FOR
 
 INCLUDES = {one.name.removesuffix(".lua") for one in (scripts._LUA / "include").iterdir()}
 BOUND = re.compile(r"^local ([\w, ]+) =\s+(unpack\(ARGV(?:, \d+)?\)|[^\n]*ARGV\[\d+\][^\n]*)$", re.MULTILINE)
-VARIABLE = {"snapshot"}  # takes any number of the same
+VARIABLE = {"forget_lines", "snapshot", "survey"}  # takes any number of the same
 
 
 def own_text(name):
@@ -81,7 +81,7 @@ def test_scripts_that_the_server_has_forgotten_are_sent_again(world):
 
 
 def test_every_operation_is_a_method_of_the_ledger_or_a_view(ledger):
-    called = {"snapshot": None, "turn": "take_turn"}
+    called = {"snapshot": None, "survey": None, "turn": "take_turn"}
     for name in scripts.names():
         assert called.get(name, name) is None or hasattr(ledger, called.get(name, name))
 

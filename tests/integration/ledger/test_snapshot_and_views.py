@@ -1,5 +1,7 @@
 """What people are shown is what is true, also of strangers, and showing it changes nothing."""
 
+import pytest
+
 from celery_gpulease.ledger.checks import bare_keys
 from celery_gpulease.ledger.views import gpu_rows, pending_rows, pool_rows
 
@@ -102,6 +104,17 @@ def test_pools_count_pinned_ones_too_and_what_is_scheduled_apart(world):
         "served": (0, 0),
     }
     assert 0 <= found["default"].oldest_seconds < 5
+
+
+@pytest.mark.parametrize("first", [{"priority": 0}, {"priority": 255}, {"priority": 7}, {"pin": "node:9"}])
+def test_the_oldest_is_who_came_first_whatever_its_priority(world, first):
+    world.hold(**first)
+    world.client.set(world.key("arrival"), (world.now_ms() + HOUR_MS) * 8)  # all others came an hour after it
+    for priority in (0, 7, 7, 255):
+        world.hold(priority=priority)
+    world.hold(pin="node:9")
+    (found,) = pool_rows(world.ledger, []).values()
+    assert 0 <= found.oldest_seconds < 60  # noqa: PLR2004  it would be in the future
 
 
 def test_who_waits_is_shown_in_order_with_the_reason(world):

@@ -239,7 +239,7 @@ class World:
 
     def lose_ticket(self, ticket):
         """The same, of the ticket itself; which task it was of nobody knows then."""
-        self.client.srem(self.key("task", self.ticket(ticket)["task_id"]), ticket)
+        self.client.hdel(self.key("task", self.ticket(ticket)["task_id"]), ticket)
         assert self.client.delete(self.key("ticket", ticket))
 
     def want(self, gpu="node:0"):

@@ -26,7 +26,7 @@ local function drop_vanished(ticket, line, gpu)
   redis.call('ZREM', line, ticket)
   take_out(ticket)
   for pool in pools_of(gpu) do
-    redis.call('ZREM', key('waiting', pool), ticket)
+    redis.call('ZREM', key('pinned_in', pool), ticket)
   end
   has_vanished(ticket)
 end

@@ -16,13 +16,23 @@ local function next_arrival()
   return arrival
 end
 
+-- A line is named in `lines`, so that views need not look for it among all keys. `t`: pool and pin.
+local function add_to_line(ticket, score, t)
+  redis.call('ZADD', line_of(t[1], t[2]), score, ticket)
+  if t[2] == '' then
+    redis.call('SADD', LINES, 'pending:' .. t[1])
+  else
+    redis.call('ZADD', key('pinned_in', t[1]), (score % PRIORITY_STEP) / 8, ticket)
+    redis.call('SADD', LINES, 'pinned:' .. t[2], 'pinned_in:' .. t[1])
+  end
+end
+
 -- Puts a ticket at its place; `score` is nil when it enters a line for the first time. `t`: where that is known, its
 -- pool, pin, priority and expires_ms.
 local function put_in_line(ticket, score, t)
   t = t or redis.call('HMGET', key('ticket', ticket), 'pool', 'pin', 'priority', 'expires_ms')
   score = score or tonumber(t[3]) * PRIORITY_STEP + next_arrival()
-  redis.call('ZADD', line_of(t[1], t[2]), score, ticket)
-  redis.call('ZADD', key('waiting', t[1]), (score % PRIORITY_STEP) / 8, ticket)
+  add_to_line(ticket, score, t)
   if tonumber(t[4]) > 0 then
     redis.call('ZADD', EXPIRING, t[4], ticket)
   end
@@ -65,7 +75,9 @@ end
 
 local function leave_line(ticket, pool, pin, expires_ms)
   redis.call('ZREM', line_of(pool, pin), ticket)
-  redis.call('ZREM', key('waiting', pool), ticket)
+  if pin ~= '' then
+    redis.call('ZREM', key('pinned_in', pool), ticket)
+  end
   if expires_ms ~= '0' then
     redis.call('ZREM', EXPIRING, ticket)
   end

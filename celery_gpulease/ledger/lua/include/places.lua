@@ -27,7 +27,7 @@ end
 -- It was seen in a place; is it there still? `place` is the name of a zset after our prefix, or of a task's set.
 local function stands_in(ticket, place)
   if string.find(place, 'task:', 1, true) == 1 then
-    return redis.call('SISMEMBER', prefix .. place, ticket) == 1
+    return redis.call('HEXISTS', prefix .. place, ticket) == 1
   end
   return place ~= '' and redis.call('ZSCORE', prefix .. place, ticket)
 end
@@ -41,10 +41,12 @@ local function look_for_stray(ticket, place)
 end
 
 local function look_for_strays(ticket, t, state, found_in)
-  local line, waiting = string.sub(line_of(t.pool, t.pin or ''), #prefix + 1), 'waiting:' .. t.pool
+  local line, index = string.sub(line_of(t.pool, t.pin or ''), #prefix + 1), 'pinned_in:' .. t.pool
   if state ~= 'pending' then
     look_for_stray(ticket, line)
-    look_for_stray(ticket, waiting)
+  end
+  if state ~= 'pending' or t.pin == '' then
+    look_for_stray(ticket, index)
   end
   if state ~= 'ending' then
     look_for_stray(ticket, 'ending')
@@ -57,12 +59,12 @@ local function look_for_strays(ticket, t, state, found_in)
       unschedule(ticket, t.pool)
     end)
   end
-  local kind = string.match(found_in, '^(%a+):')
+  local kind = string.match(found_in, '^([%a_]+):')
   if kind == 'task' and found_in ~= 'task:' .. t.task_id and stands_in(ticket, found_in) then
     found('it stands wrongly in ' .. found_in, function()
-      redis.call('SREM', prefix .. found_in, ticket)
+      redis.call('HDEL', prefix .. found_in, ticket)
     end)
-  elseif kind and kind ~= 'task' and found_in ~= line and found_in ~= waiting then
+  elseif kind and kind ~= 'task' and found_in ~= line and found_in ~= index then
     look_for_stray(ticket, found_in)
   end
 end
@@ -74,10 +76,10 @@ local function take_out_everywhere(ticket, t, found_in)
   unschedule(ticket, t.pool)
   if t.pool then
     redis.call('ZREM', line_of(t.pool, t.pin or ''), ticket)
-    redis.call('ZREM', key('waiting', t.pool), ticket)
+    redis.call('ZREM', key('pinned_in', t.pool), ticket)
   end
   if found_in ~= '' then
-    redis.call(string.find(found_in, 'task:', 1, true) == 1 and 'SREM' or 'ZREM', prefix .. found_in, ticket)
+    redis.call(string.find(found_in, 'task:', 1, true) == 1 and 'HDEL' or 'ZREM', prefix .. found_in, ticket)
   end
 end
 
@@ -101,6 +103,13 @@ local function give_up(ticket, t, found_in)
   end
 end
 
+-- Do the indexes of its line know it?
+local function is_listed(ticket, t)
+  return redis.call('SISMEMBER', LINES, string.sub(line_of(t.pool, t.pin), #prefix + 1)) == 1
+    and (t.pin == '' or (redis.call('ZSCORE', key('pinned_in', t.pool), ticket)
+      and redis.call('SISMEMBER', LINES, 'pinned_in:' .. t.pool) == 1))
+end
+
 -- Its place lacks it, or knows it by another number.
 local function look_at_place(ticket, t, state)
   local expires_ms = tonumber(t.expires_ms) or 0
@@ -108,7 +117,7 @@ local function look_at_place(ticket, t, state)
   if state == 'pending' then
     local stands = redis.call('ZSCORE', line_of(t.pool, t.pin or ''), ticket)
     is_astray = is_astray or not stands or tonumber(stands) ~= tonumber(t.score)
-      or not redis.call('ZSCORE', key('waiting', t.pool), ticket)
+      or not is_listed(ticket, t)
     if is_astray then
       found(stands and 'its line and its indexes disagree' or 'it stands in no line', function()
         put_in_line(ticket, tonumber(t.score or stands or nil))
@@ -182,15 +191,15 @@ local function look_at_fields(ticket, t, state)
       redis.call('HDEL', name, 'token', 'nonce', 'gpu')
     end)
   end
-  if redis.call('SISMEMBER', key('task', t.task_id), ticket) == 0 then
+  if redis.call('HEXISTS', key('task', t.task_id), ticket) == 0 then
     found('its task does not know it', function()
-      redis.call('SADD', key('task', t.task_id), ticket)
+      redis.call('HSET', key('task', t.task_id), ticket, '')
     end)
   end
   for _, count in ipairs({ 'deliveries', 'returns' }) do
-    if (tonumber(t[count]) or -1) < 0 then
+    if t[count] and (tonumber(t[count]) or -1) < 0 then
       found('its count of ' .. count .. ' is wrong', function()
-        redis.call('HSET', name, count, 0)
+        redis.call('HDEL', name, count)
       end)
     end
   end

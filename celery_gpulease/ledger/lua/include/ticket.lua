@@ -8,7 +8,7 @@ local RETURNS_LIMIT, GPUS_LIMIT = 10, 3 -- claims that nobody started in time
 -- Ends that waited for a run of their task are due once none of its tickets runs.
 local function end_what_waited(task_id)
   local waiting = {}
-  for _, ticket in ipairs(redis.call('SMEMBERS', key('task', task_id))) do
+  for _, ticket in ipairs(redis.call('HKEYS', key('task', task_id))) do
     local t = redis.call('HMGET', key('ticket', ticket), 'state', 'attempts')
     if t[1] == 'started' or t[1] == 'tail' then
       return
@@ -27,7 +27,7 @@ local function end_ticket(ticket)
   local task_id = task_id_of(ticket)
   redis.call('ZADD', ENDED, NOW, ticket)
   if task_id ~= '' then
-    redis.call('SREM', key('task', task_id), ticket)
+    redis.call('HDEL', key('task', task_id), ticket)
     end_what_waited(task_id)
   end
   redis.call('DEL', key('ticket', ticket), key('message', ticket), key('returned', ticket))
@@ -52,9 +52,9 @@ end
 -- The tickets of a task id: it comes back on a retry, and may be sent twice.
 local function tickets_of(task_id)
   local found = {}
-  for _, ticket in ipairs(redis.call('SMEMBERS', key('task', task_id))) do
+  for _, ticket in ipairs(redis.call('HKEYS', key('task', task_id))) do
     if has_vanished(ticket) then
-      redis.call('SREM', key('task', task_id), ticket)
+      redis.call('HDEL', key('task', task_id), ticket)
     else
       found[#found + 1] = ticket
     end
