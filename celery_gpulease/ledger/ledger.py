@@ -304,6 +304,22 @@ class Ledger(Orders):
         )
         return str(answer[0])
 
+    def beat(self, running: Claim, presence: Presence) -> str:
+        """RENEW and REPORT in one, for a worker that runs this and nothing else, and where nothing is unusual.
+
+        Returns:
+            'present' or 'closing', as from REPORT, and the lease is renewed; or 'unusual': nothing has changed, and
+            RENEW and REPORT are to be asked.
+        """
+        answer = self._call(
+            "beat",
+            gpu=running.gpu,
+            ticket=running.ticket,
+            token=running.token,
+            presence=json.dumps(asdict(presence)),
+        )
+        return str(answer[0])
+
     def close(self, gpu: str, presence: Presence) -> None:
         """The worker stops: nothing new from now on, and what it did not start goes back."""
         self._claiming("leave", gpu=gpu, instance=presence.instance, phase="closing")

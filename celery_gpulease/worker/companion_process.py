@@ -65,17 +65,21 @@ class Beats:
         """One beat; where Redis is away, the next one comes soon."""
         self._next_beat = time.monotonic() + self._interval
         try:
-            for token, claim in self._running.items():
-                if self._ledger.renew(claim, is_lost=token in self._lost) in ("lost", "robbed"):
-                    self._lost.add(token)
             running = next(iter(self._running.values()))
-            self._ledger.report(self._gpu, self._presence, running, self._ledger.settings.lease_ttl / 2)
+            if len(self._running) > 1 or self._ledger.beat(running, self._presence) == "unusual":
+                self._renew_and_report(running)
             self._is_known_away = False
         except LedgerUnavailable as error:
             self.beat_soon()
             if not self._is_known_away:
                 logger.warning("The companion of %s has lost Redis, and tries again: %s", self._presence.worker, error)
             self._is_known_away = True
+
+    def _renew_and_report(self, running: Claim) -> None:
+        for token, claim in self._running.items():
+            if self._ledger.renew(claim, is_lost=token in self._lost) in ("lost", "robbed"):
+                self._lost.add(token)
+        self._ledger.report(self._gpu, self._presence, running, self._ledger.settings.lease_ttl / 2)
 
     def beat_soon(self) -> None:
         """Not now."""

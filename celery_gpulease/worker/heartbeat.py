@@ -80,14 +80,10 @@ class Heartbeat(Loop):
             raise
 
     def _beat(self) -> None:
-        executions = self._gpu_worker.executions()
-        for execution in executions:
-            self._renew(execution)
-        # what is over, and whose process is not gone yet, still holds its GPU
-        holding = min(executions, key=lambda execution: execution.is_over, default=None)
-        running = holding.claim if holding else None
-        gpu_worker, ledger = self._gpu_worker, self._gpu_worker.ledger
-        answer = ledger.report(gpu_worker.device.id, gpu_worker.presence, running, self._settings.lease_ttl / 2)
+        gpu_worker, executions = self._gpu_worker, self._gpu_worker.executions()
+        answer = self._beat_for(executions[0]) if len(executions) == 1 else "unusual"
+        if answer == "unusual":
+            answer = self._renew_and_report(executions)
         if answer == "unregistered":  # FLUSHDB
             gpu_worker.join_again()
         elif answer == "taken":
@@ -96,8 +92,24 @@ class Heartbeat(Loop):
             gpu_worker.tell()  # Redis was away when it was told, or somebody changed it by hand
         self.leftovers.look()
 
-    def _renew(self, execution: Execution) -> None:
+    def _beat_for(self, execution: Execution) -> str:
         asked_at = time.monotonic()  # before it is sent: what the server grants began no earlier
+        answer = self._gpu_worker.ledger.beat(execution.claim, self._gpu_worker.presence)
+        if answer != "unusual":
+            board.write_renewed(execution.claim.fence, asked_at)
+        return answer
+
+    def _renew_and_report(self, executions: list[Execution]) -> str:
+        for execution in executions:
+            self._renew(execution)
+        # what is over, and whose process is not gone yet, still holds its GPU
+        holding = min(executions, key=lambda execution: execution.is_over, default=None)
+        running = holding.claim if holding else None
+        gpu_worker, grace = self._gpu_worker, self._settings.lease_ttl / 2
+        return gpu_worker.ledger.report(gpu_worker.device.id, gpu_worker.presence, running, grace)
+
+    def _renew(self, execution: Execution) -> None:
+        asked_at = time.monotonic()
         answer = self._gpu_worker.ledger.renew(execution.claim, is_lost=board.is_lost(execution.claim.fence))
         if answer in ("renewed", "regained"):
             board.write_renewed(execution.claim.fence, asked_at)

@@ -121,6 +121,9 @@ class Fleet:
     def report(self, claim):
         return self.ledger.report(claim.gpu, self.presence(claim.gpu), claim, 15)
 
+    def beat(self, claim):
+        assert self.ledger.beat(claim, self.presence(claim.gpu)) == "present"
+
     # what it costs
 
     @contextmanager

@@ -45,6 +45,7 @@ def idle_gpus(fleet, runs, calls):
         gpu = fleet.client.zrange(fleet.key("free", OTHER), 0, 0)[0]
         fleet.ledger.hold(fleet.held(OTHER))
         claim = fleet.start(fleet.pop(gpu))
+        fleet.beat(claim)
         fleet.ledger.renew(claim)
         fleet.report(claim)
         fleet.ledger.release(claim)
@@ -52,6 +53,7 @@ def idle_gpus(fleet, runs, calls):
     return {
         "hold": "hold, a GPU is free",
         "start": "start",
+        "beat": "beat",
         "renew": "renew",
         "report": "report",
         "release": "release, nobody waits",

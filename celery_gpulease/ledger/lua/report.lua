@@ -9,11 +9,10 @@ local other = redis.call('GET', key('worker', gpu))
 if other and not string.find(other, instance, 1, true) then
   return { 'taken', other }
 end
-local device = redis.call('HMGET', key('device', gpu), 'ttl_ms', 'pools', 'route')
-if not (device[1] and device[2] and device[3]) then
+if not is_registered(gpu) then
   return { 'unregistered' }
 end
-redis.call('SET', key('worker', gpu), presence, 'PX', device[1])
+redis.call('SET', key('worker', gpu), presence, 'PX', ttl_ms_of(gpu))
 redis.call('HSET', key('device', gpu), 'running', running_token, 'reported_ms', NOW, 'presence', presence)
 beat_pulse(gpu)
 
@@ -29,10 +28,10 @@ if closed[1] and not closed[3] and is_over(tonumber(closed[2]) or 0) then
 end
 local claim = redis.call('HMGET', key('claim', gpu), 'state', 'token', 'claimed_ms')
 if claim[1] == 'claimed' and NOW - tonumber(claim[3]) >= tonumber(grace_ms)
-    and redis.call('GET', key('lease', gpu)) == claim[2] and redis.call('LLEN', device[3]) == 0 then
+    and redis.call('GET', key('lease', gpu)) == claim[2] and redis.call('LLEN', route_to(gpu)) == 0 then
   local message = routed_message(gpu)
   if message then
-    redis.call('LPUSH', device[3], message) -- the pop was lost: START takes it once
+    redis.call('LPUSH', route_to(gpu), message) -- the pop was lost: START takes it once
     note('rerouted', redis.call('HGET', key('claim', gpu), 'ticket'), gpu, '')
     return { 'rerouted' }
   end

@@ -655,11 +655,22 @@ class LedgerMachine(RuleBasedStateMachine):
         """A heartbeat; an idle worker has what it never got routed once more."""
         if worker := self.workers.get(gpu):
             token = self.before.claims.get(gpu, {}).get("token")
-            running = next((run.claim for run in self.runs if run.claim.token == token), None)
+            running = next((run for run in self.runs if run.claim.token == token), None)
             self.ledger.is_reply_lost = is_reply_lost
-            answer = worker.report(running)
-            assert answer in ("present", "closing", "rerouted")
+            if running is None or not self._beats_as_usual(worker, running):
+                answer = worker.report(running and running.claim)
+                assert answer in ("present", "closing", "rerouted")
             self.is_outage = self._has_grace()
+
+    def _beats_as_usual(self, worker, run):
+        """Where RENEW would find nothing to take back, and presence is there."""
+        is_present = self.client.exists(self.world.key("worker", worker.gpu))
+        is_usual = bool(is_present) and self._table_of_renew(run) == "renewed"
+        assert worker.beat(run.claim) == ("unusual" if not is_usual else self._word_of(worker.gpu))
+        return is_usual
+
+    def _word_of(self, gpu):
+        return "closing" if self.client.hexists(self.world.key("closed", gpu), "closing") else "present"
 
     def close(self, gpu, is_reply_lost):
         """The worker is asked to stop."""

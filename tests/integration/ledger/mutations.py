@@ -171,6 +171,24 @@ MUTATIONS = {
         "ledger/test_release.py::test_a_forced_run_that_was_reaped_ends_nothing",
         only="reap",
     ),
+    "a_beat_keeps_what_is_not_its_own": Mutation(
+        "or redis.call('GET', key('lease', gpu)) ~= token",
+        "",
+        "ledger/test_beat.py::test_it_does_nothing_where_anything_is_unusual",
+        only="beat",
+    ),
+    "a_beat_speaks_for_another_worker": Mutation(
+        "redis.call('GET', key('worker', gpu)) ~= presence",
+        "false",
+        "ledger/test_beat.py::test_it_does_nothing_where_anything_is_unusual",
+        only="beat",
+    ),
+    "a_beat_after_an_outage_grants_no_grace": Mutation(
+        "> SHORTEST_OUTAGE_MS then",
+        "> 86400000 then",
+        "ledger/test_beat.py::test_after_a_silence_it_grants_a_grace_as_any_heartbeat_does",
+        only="beat",
+    ),
     "a_tail_does_not_live_by_its_heartbeat": Mutation(
         "prolong_tail(gpu)\n  return",
         "redis.call('ZREM', DEADLINES, gpu)\n  return",

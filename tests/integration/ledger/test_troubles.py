@@ -47,6 +47,19 @@ def test_a_full_server_takes_nothing_new_and_what_runs_ends_well(world, run):
     assert (world.state(run.ticket), world.lease()) == ("ended", None)
 
 
+def test_a_full_server_lets_a_worker_beat(world):
+    world.hold()
+    worker = world.join()
+    worker.claim()
+    run = worker.run()
+    world.age(left_ms=10_000)
+    world.client.config_set("maxmemory-policy", "noeviction")
+    world.client.config_set("maxmemory", "1")
+    refuses(world, "OOM|maxmemory")
+    assert worker.beat(run) == "present"
+    assert world.lease_ms() > 29_000
+
+
 def test_a_full_server_lets_a_worker_leave(world):
     ticket, worker = world.hold(), world.join()
     worker.claim()

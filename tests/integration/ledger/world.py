@@ -45,6 +45,9 @@ class Worker:
     def report(self, running=None, grace=0):
         return self.world.ledger.report(self.gpu, self.presence, running, grace)
 
+    def beat(self, running):
+        return self.world.ledger.beat(running, self.presence)
+
     def close(self):
         self.world.ledger.close(self.gpu, self.presence)
 

@@ -47,6 +47,12 @@ local function route_to(gpu)
   return device_of(gpu)[2]
 end
 
+-- Has its worker joined, and does Redis remember what it said?
+local function is_registered(gpu)
+  local device = device_of(gpu)
+  return device[1] and device[2] and device[3]
+end
+
 -- `own`: the GPU's worker asks for itself and needs no proof that it lives.
 local function is_in_service(gpu, own)
   return not why_closed(gpu) and (own or is_alive(gpu)) and route_to(gpu) ~= false

@@ -1,5 +1,6 @@
 -- include: keys time
 -- After an outage every deadline is past although every worker lives: for a while nothing started is reaped.
+local SHORTEST_OUTAGE_MS = 50 -- half of the shortest ttl that settings.py takes
 
 -- Until when that is; and is it a grace that nobody has granted yet?
 local function grace()
@@ -23,8 +24,10 @@ local function notice_outage()
   return grace_until
 end
 
--- Somebody's heartbeat reached the server.
+-- Somebody's heartbeat reached the server. Where it is soon after another's, who is registered need not be asked.
 local function beat_pulse(gpu)
-  notice_outage()
+  if NOW - (tonumber(redis.call('HGET', PULSE, 'at')) or 0) > SHORTEST_OUTAGE_MS then
+    notice_outage()
+  end
   redis.call('HSET', PULSE, 'at', NOW, 'gpu', gpu)
 end
