@@ -7,7 +7,7 @@ holds where kombu's would publish.
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from celery.app.amqp import AMQP
@@ -111,7 +111,8 @@ class HoldingProducer:
 
     def __init__(self, producer: Any, installed: Installation, name: str, where: Destination) -> None:
         self._producer, self._installed, self._name, self._where = producer, installed, name, where
-        self._ticket = uuid.uuid4().hex  # one for all tries: HOLD is idempotent by it
+        # one for all tries: HOLD is idempotent by it; of 20 characters, as many as Redis keeps in its smallest places
+        self._ticket = secrets.token_urlsafe(15)
         self._is_held = False
 
     def __getattr__(self, name: str) -> Any:

@@ -90,7 +90,7 @@ class Fleet:
 
     def held(self, pool=POOL, **other):
         number = f"{next(self._numbers):08}"
-        ticket, task_id = number.rjust(32, "a"), f"{number}-aaaa-4aaa-8aaa-aaaaaaaaaaaa"
+        ticket, task_id = number.rjust(20, "a"), f"{number}-aaaa-4aaa-8aaa-aaaaaaaaaaaa"
         message = self._sample.replace("<ticket>", ticket).replace("<task>", task_id)
         given = {"pin": "", "priority": 0, "eta_ms": 0, "expires_ms": 0} | other
         return Held(ticket=ticket, task_id=task_id, task="project.render", pool=pool, message=message, **given)
