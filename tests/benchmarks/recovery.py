@@ -9,6 +9,7 @@ import uuid
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Lock
 
 from tests.benchmarks.lab import lab, ours, plain, rabbitmq
 from tests.benchmarks.table import Table
@@ -18,6 +19,8 @@ from tests.waiting import wait_until
 JOB_SECONDS = 900
 #: Deadline of a round, of which no figure depends.
 LONGEST = 300.0
+#: Rounds wait at the same time, and begin one after the other: two cores start no dozen workers at once.
+BEGINNING = Lock()
 CASES = ("same host, restarted at once", "same host, another worker", "host gone")
 
 
@@ -76,7 +79,8 @@ def _round(setup, case, pace):
     with lab(replace(setup, conf=conf), workers=0) as one:
         hosts = ("bench", "elsewhere" if case == CASES[2] else "bench")
         numbers = range(1 if case == CASES[0] else 2)
-        workers = [one.workers([number], GPULEASE_HOST=hosts[number])[0] for number in numbers]
+        with BEGINNING:
+            workers = [one.workers([number], GPULEASE_HOST=hosts[number])[0] for number in numbers]
         one.send(f"mark.delay({JOB_SECONDS})\nprint(1)")
         first = _mark(one, 0)
         # where the clock decides, at any moment between two heartbeats
