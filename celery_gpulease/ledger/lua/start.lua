@@ -7,14 +7,19 @@ local gpu, ticket, token, nonce, holder, acks_late, limit, stores_result = unpac
 local name = key('ticket', ticket)
 local t = redis.call('HMGET', name, 'state', 'token', 'nonce', 'runs', 'disowned', 'first_run_ms', 'task_id')
 
+local function drop(why)
+  note('dropped', ticket, gpu, why)
+  return { why }
+end
+
 if not t[1] then
-  return { redis.call('ZSCORE', ENDED, ticket) and 'stale' or 'unknown' }
+  return drop(redis.call('ZSCORE', ENDED, ticket) and 'stale' or 'unknown')
 end
 if t[2] ~= token or redis.call('HGET', key('claim', gpu), 'token') ~= token then
-  return { 'stale' }
+  return drop('stale')
 end
 if t[1] ~= 'claimed' and t[3] ~= nonce then
-  return { 'twice' }
+  return drop('twice')
 end
 local lease = redis.call('GET', key('lease', gpu))
 if t[1] ~= 'tail' and (not lease or lease == token) then
