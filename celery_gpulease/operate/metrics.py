@@ -51,7 +51,7 @@ def library() -> Any:
         ConfigurationError: It is not installed.
     """
     try:
-        import prometheus_client  # noqa: PLC0415  # only who measures needs it
+        import prometheus_client.core  # noqa: PLC0415  # only who measures needs it
     except ImportError as error:
         message = "metrics need prometheus_client: pip install 'celery-gpulease[prometheus]'"
         raise ConfigurationError(message) from error

@@ -119,23 +119,22 @@ def _readings_of(look: Look) -> list[tuple[Measure, Values]]:
 
 def _readings_of_gpus(look: Look) -> list[tuple[Measure, Values]]:
     states, infos = dict[tuple[str, ...], float](), dict[tuple[str, ...], float]()
+    held, ttls = dict[tuple[str, ...], float](), dict[tuple[str, ...], float]()
     for gpu in look.gpus:
         site = look.sites[gpu.id]
         infos[gpu.id, site.uuid, site.host, site.index, ",".join(gpu.pools)] = 1.0
         for state in measures.STATES:
             states[gpu.id, site.uuid, state] = float(state == gpu.state)
-    held = {(gpu.id,): gpu.held_seconds for gpu in look.gpus if gpu.held_seconds is not None}
-    ttls = {(gpu.id,): _ttl(gpu) for gpu in look.gpus if gpu.ttl_seconds is not None or gpu.state == "leased"}
+        if gpu.held_seconds is not None:
+            held[gpu.id,] = gpu.held_seconds
+        if gpu.ttl_seconds is not None or gpu.state == "leased":
+            ttls[gpu.id,] = -1.0 if gpu.ttl_seconds is None else gpu.ttl_seconds
     return [
         (measures.GPU_STATE, states),
         (measures.GPU_INFO, infos),
         (measures.GPU_HELD, held),
         (measures.LEASE_TTL, ttls),
     ]
-
-
-def _ttl(gpu: GPURow) -> float:
-    return -1.0 if gpu.ttl_seconds is None else gpu.ttl_seconds
 
 
 def _known(totals: dict[str, int]) -> dict[str, int]:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,12 +38,13 @@ from celery_gpulease.worker.heartbeat import Heartbeat, settle
 from celery_gpulease.worker.inbox import Inbox
 from celery_gpulease.worker.joining import join
 from celery_gpulease.worker.leftovers import end_left_by
+from celery_gpulease.worker.measures import WAKEUPS
 from celery_gpulease.worker.neighbours import Neighbours
 from celery_gpulease.worker.options import banner, ineffective_options, ineffective_settings, parse_pools
 from celery_gpulease.worker.plain import plain_consumer
 from celery_gpulease.worker.pools import InMainPool
 from celery_gpulease.worker.processes import child_pids, is_gone
-from celery_gpulease.worker.refusals import refuse_options, refuse_other_prefix
+from celery_gpulease.worker.refusals import refuse_metrics, refuse_options, refuse_other_prefix
 from celery_gpulease.worker.strays import Strays
 from celery_gpulease.worker.telling import Teller
 from celery_gpulease.worker.tracking import track_starts
@@ -91,6 +93,7 @@ class GPUStep(bootsteps.StartStopStep):
             installed = installation(worker.app)
             device = devices.find_device(str(self._gpu), installed.settings.host)
             refuse_broker(worker.app, device)
+            refuse_metrics(installed.settings, device)
             self.gpu_worker = GPUWorker(installed.ledger, device, parse_pools(self._gpu_pools), worker.hostname)
             refuse_other_prefix(installed.ledger, device)
             self._flags_trouble = switch_on(installed.ledger)
@@ -137,6 +140,7 @@ class GPUStep(bootsteps.StartStopStep):
             on_lease_gone=self._heartbeat.beat_now,
             on_reconcile=self._pace.wake,
             on_neighbour=self._neighbours.wake,
+            on_wake=partial(gpu_worker.tally.count, WAKEUPS, gpu_worker.device.id),
         )
         gpu_worker.on_open = self._listener.take_soon
         if not gpu_worker.ledger.is_broker:

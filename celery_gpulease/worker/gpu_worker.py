@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.lease import board
 from celery_gpulease.model import Presence
+from celery_gpulease.tally import Tally
 from celery_gpulease.version import __version__
 from celery_gpulease.worker.processes import is_gone, realm, started_at
 from celery_gpulease.worker.rates import RateLimits
@@ -78,6 +79,7 @@ class GPUWorker:
         self.is_cold = False  # the worker stops, and ends what it runs
         self.on_cold: Callable[[], None] = lambda: None
         self.rate_limits = RateLimits()
+        self.tally = Tally()
         self.wake_heartbeat: Callable[[], None] = lambda: None  # there is no heartbeat before the fork
         self.on_ending: Callable[[], None] = lambda: None  # an end is to be written outside Redis
         self.on_stray: Callable[[Any], None] = lambda _: None  # a message that came past the ledger is to be held
