@@ -74,7 +74,11 @@ class Story:
         Args:
             recall: What a ticket itself tells of its wait, for one whose entries were not seen.
         """
-        self.tally, self._recall = Tally(), recall
+        self._recall, tally = recall, Tally()
+        for measure, words in measures.KNOWN:
+            for word in words:
+                tally.count(measure, word, by=0)
+        self.tally = tally
         for job in self._jobs.values():
             if not job.is_over and job.pool is None:
                 job.pool = self._pool(job.ticket)

@@ -40,6 +40,12 @@ PENDING: Final = Measure("gpulease_pending_tasks", "Tasks that wait in this pool
 OLDEST: Final = Measure("gpulease_oldest_pending_seconds", "For how long the oldest of them has waited.", ("pool",))
 SCHEDULED: Final = Measure("gpulease_scheduled_tasks", "Tasks of this pool that are not due yet.", ("pool",))
 
+POOL_GPUS: Final = Measure(
+    "gpulease_pool_gpus",
+    "GPUs that serve this pool, by state; one that serves several counts in each.",
+    ("pool", "state"),
+)
+
 # since this Redis knows of us: the ledger counts
 
 EVENT: Final = Measure(
@@ -99,4 +105,12 @@ IDLE: Final = Measure(
     "gpulease_idle_while_pending_seconds_total",
     "Seconds that a GPU was free, open and alive while a task waited that it serves.",
     ("gpu",),
+)
+
+#: What these are known to count, so that each is there from the start too; other words come when they come.
+KNOWN: Final = (
+    (CLAIMS, ("send", "hand_over", "other")),
+    (RELEASES, ("ended", "early", "reaped", "robbed", "forced", "lease_lost", "shutdown", "rate limit")),
+    (REDELIVERIES, ("reaped", "its process died", "shutdown", "unstarted")),
+    (DUPLICATES, ("stale", "twice", "unknown")),
 )

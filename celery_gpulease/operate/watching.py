@@ -112,6 +112,7 @@ def _readings_of(look: Look) -> list[tuple[Measure, Values]]:
         (measures.PENDING, {(name,): float(row.pending) for name, row in pools}),
         (measures.OLDEST, {(name,): row.oldest_seconds or 0.0 for name, row in pools}),
         (measures.SCHEDULED, {(name,): float(row.scheduled) for name, row in pools}),
+        (measures.POOL_GPUS, _gpus_by_pool(look)),
         (measures.EVENT, {(event,): float(number) for event, number in _known(look.totals).items()}),
         (measures.LOST, {(how,): float(look.totals.get(how, 0)) for how in measures.LOSSES}),
     ]
@@ -135,6 +136,14 @@ def _readings_of_gpus(look: Look) -> list[tuple[Measure, Values]]:
         (measures.GPU_HELD, held),
         (measures.LEASE_TTL, ttls),
     ]
+
+
+def _gpus_by_pool(look: Look) -> Values:
+    found: dict[tuple[str, ...], float] = {(pool, state): 0.0 for pool in look.pools for state in measures.STATES}
+    for gpu in look.gpus:
+        for pool in gpu.pools:
+            found[pool, gpu.state] = found.get((pool, gpu.state), 0.0) + 1
+    return found
 
 
 def _known(totals: dict[str, int]) -> dict[str, int]:

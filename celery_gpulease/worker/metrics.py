@@ -12,6 +12,7 @@ from celery_gpulease.installed import installation
 from celery_gpulease.loops import Loop
 from celery_gpulease.operate.metrics import Server
 from celery_gpulease.worker import gpu_worker as gpu_workers
+from celery_gpulease.worker.measures import RENEWALS
 
 if TYPE_CHECKING:
     from celery_gpulease.model import Device
@@ -40,6 +41,8 @@ class Endpoint(Loop):
         super().__init__("metrics")
         self._gpu_worker, self._port = gpu_worker, port
         self._is_refused = False
+        for answer in ("renewed", "regained", "unanswered"):  # so that its first step is seen as one
+            gpu_worker.tally.count(RENEWALS, gpu_worker.device.id, answer, by=0)
 
     def turn(self) -> float:
         """One try; the last one when it succeeds, since the server has threads of its own."""
