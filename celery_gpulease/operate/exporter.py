@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from typing import Any, Final
@@ -31,6 +32,7 @@ def exporter(context: click.Context, port: int, address: str) -> None:
         server = _serve(watch, address, port)
     except GPULeaseError as error:
         raise click.ClickException(f"{type(error).__name__}: {error}") from error
+    context.obj.app.log.setup(loglevel=logging.WARNING, redirect_stdouts=False)  # else Celery keeps all of it to itself
     watch.start()
     click.echo(f"metrics of all GPUs and pools: http://{address or 'localhost'}:{port}/metrics")
     is_over.wait()
