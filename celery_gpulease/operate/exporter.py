@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from contextlib import suppress
 from typing import Any, Final
 
 import click
 
-from celery_gpulease.exceptions import GPULeaseError
+from celery_gpulease.exceptions import GPULeaseError, LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.operate.metrics import Server
 from celery_gpulease.operate.watching import Watch
@@ -30,6 +31,8 @@ def exporter(context: click.Context, port: int, address: str) -> None:
     try:
         watch = Watch(installation(context.obj.app).ledger)
         server = _serve(watch, address, port)
+        with suppress(LedgerUnavailable):  # it waits for that, and says so; a right that is missing is another matter
+            watch.turn()
     except GPULeaseError as error:
         raise click.ClickException(f"{type(error).__name__}: {error}") from error
     context.obj.app.log.setup(loglevel=logging.WARNING, redirect_stdouts=False)  # else Celery keeps all of it to itself

@@ -119,7 +119,7 @@ class Story:
         task, job = self._task(entry.ticket), self._job(entry.gpu)
         if task and task.since is not None:
             self.tally.observe(measures.WAITING, max(0.0, entry.at - task.since), task.pool)
-            if job.free_since is not None and task.since <= job.free_since:
+            if job.free_since is not None and task.since < job.free_since:
                 self.tally.observe(measures.GAP, max(0.0, entry.at - job.free_since), task.pool)
             task.since = None
         job.free_since = None

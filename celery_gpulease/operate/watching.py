@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from celery_gpulease.ledger.views import GPURow, PoolRow
     from celery_gpulease.tally import Measure, Values
 
-#: Seconds between two looks.
+#: Seconds between two looks; more, where a look takes long: the part of the time for which one keeps Redis busy.
 LOOK_EVERY: Final = 1.0
+MOST_LOAD: Final = 0.05
 #: The longest time for which a look may speak; where the last one is longer ago, nobody knows what was between.
-LONGEST_BETWEEN: Final = 5.0
+LONGEST_BETWEEN: Final = 30.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Watch(Loop):
 
     def turn(self) -> float:
         """One look. While Redis is away nothing is told of what was true before."""
+        began = time.monotonic()
         try:
             if not self._has_begun:
                 self._learn()
@@ -65,7 +67,7 @@ class Watch(Loop):
         except BaseException:
             self._look = self._looked_at = None
             raise
-        return LOOK_EVERY
+        return max(LOOK_EVERY, (time.monotonic() - began) / MOST_LOAD)
 
     def readings(self) -> list[tuple[Measure, Values]]:
         """What a scrape is told."""

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from contextlib import suppress
-from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,7 +37,6 @@ from celery_gpulease.worker.heartbeat import Heartbeat, settle
 from celery_gpulease.worker.inbox import Inbox
 from celery_gpulease.worker.joining import join
 from celery_gpulease.worker.leftovers import end_left_by
-from celery_gpulease.worker.measures import WAKEUPS
 from celery_gpulease.worker.neighbours import Neighbours
 from celery_gpulease.worker.options import banner, ineffective_options, ineffective_settings, parse_pools
 from celery_gpulease.worker.plain import plain_consumer
@@ -140,7 +138,7 @@ class GPUStep(bootsteps.StartStopStep):
             on_lease_gone=self._heartbeat.beat_now,
             on_reconcile=self._pace.wake,
             on_neighbour=self._neighbours.wake,
-            on_wake=partial(gpu_worker.tally.count, WAKEUPS, gpu_worker.device.id),
+            on_wake=gpu_worker.count_wakeup,
         )
         gpu_worker.on_open = self._listener.take_soon
         if not gpu_worker.ledger.is_broker:

@@ -12,6 +12,7 @@ from celery_gpulease.lease import board
 from celery_gpulease.model import Presence
 from celery_gpulease.tally import Tally
 from celery_gpulease.version import __version__
+from celery_gpulease.worker.measures import WAKEUPS
 from celery_gpulease.worker.processes import is_gone, realm, started_at
 from celery_gpulease.worker.rates import RateLimits
 
@@ -156,6 +157,10 @@ class GPUWorker:
         self.join()
         if self.is_closed:
             self.tell()
+
+    def count_wakeup(self, source: str) -> None:
+        """Something has made this worker look for work."""
+        self.tally.count(WAKEUPS, self.device.id, source)
 
     def executions(self) -> list[Execution]:
         """What this worker answers for, oldest first."""

@@ -9,12 +9,14 @@ import urllib.request
 from types import SimpleNamespace
 
 import pytest
+import redis
 from click.testing import CliRunner
 
 from celery_gpulease.embedded import free_port
 from celery_gpulease.operate.cli import gpulease
 from tests.faults.conftest import world_on
 from tests.faults.world import HOST, SOON, kill
+from tests.rights import rights_in_readme
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex")  # by Celery's result backend
@@ -102,7 +104,7 @@ def test_the_exporter_tells_what_real_workers_do_and_never_a_tasks_id(world):
     assert exporter.log == ""
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stop", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_the_exporter_outlives_redis_and_stops_when_it_is_told_also_meanwhile(own_server, tmp_path, monkeypatch, stop):
     port = free_port()
     with world_on(own_server.url, tmp_path) as world:
@@ -131,6 +133,18 @@ def test_a_port_that_is_taken_is_said_and_which_option_names_another(world):
     assert f"port {port} of all interfaces cannot be had" in process.log
     assert "--port names another" in process.log
     assert "Traceback" not in process.log
+
+
+def test_an_exporter_that_lacks_a_right_in_redis_says_which_and_ends(own_server, tmp_path):
+    rights = [one for one in rights_in_readme()[0] if one != "+xread"]
+    with redis.Redis.from_url(own_server.url) as admin:
+        admin.execute_command("ACL", "SETUSER", "lease", "reset", "on", ">s3cret", *rights)
+    with world_on(own_server.url.replace("//", "//lease:s3cret@"), tmp_path) as world:
+        process = world.gpulease("exporter", "--port", str(free_port()))
+        assert process.exit_code == 1
+        assert "'Rights in Redis' in README names all of them" in process.log
+        assert "xread" in process.log
+        assert "Traceback" not in process.log
 
 
 def test_without_its_library_the_exporter_names_the_extra(world, monkeypatch):
