@@ -91,7 +91,6 @@ def _create_group(ledger: Ledger, key: str) -> None:
 
 
 def _entry(number: str, fields: dict[str, str]) -> Entry:
-    at = int(number.partition("-")[0]) / 1000
-    return Entry(
-        at, fields["what"], fields["task_id"], fields["gpu"], fields["detail"], fields.get("ticket", ""), number
-    )
+    """Whatever a stranger has written there stops nobody."""
+    what, task_id, gpu, detail, ticket = (fields.get(one, "") for one in ("what", "task_id", "gpu", "detail", "ticket"))
+    return Entry(int(number.partition("-")[0]) / 1000, what, task_id, gpu, detail, ticket, number)

@@ -85,8 +85,8 @@ class Watch(Loop):
         while True:
             entries = entries_after(self._ledger, self._number)
             for entry in entries:
+                self._number = entry.number  # first: what fails half-way is not counted twice
                 self._story.take(entry)
-                self._number = entry.number
             if len(entries) < LONG_PAGE:
                 return
 

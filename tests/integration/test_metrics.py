@@ -243,3 +243,10 @@ def test_while_redis_is_away_only_that_is_told_and_what_was_counted(own_server):
     own_server.restart()
     assert seen(watch, measures.UP) == {(): 1.0}
     ledger.client.close()
+
+
+def test_what_a_stranger_writes_into_the_journal_stops_nobody(world, watch):
+    world.client.xadd(world.key("journal"), {"hello": "world"})
+    world.client.xadd(world.key("journal"), {"what": "released"})
+    world.ledger.corrected("", "", "missed event: free, and somebody waits")
+    assert met(watch, measures.CORRECTIONS) == {"missed event": 1.0}
