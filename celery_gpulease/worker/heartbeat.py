@@ -13,7 +13,7 @@ from celery_gpulease.loops import Loop
 from celery_gpulease.settings import RETRY_EVERY
 from celery_gpulease.worker.gpu_worker import REJECTED
 from celery_gpulease.worker.leftovers import Leftovers
-from celery_gpulease.worker.measures import RENEWALS, TTL_LEFT
+from celery_gpulease.worker.measures import RENEWALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,6 +78,8 @@ class Heartbeat(Loop):
             self._beat()
         except BaseException:
             self._next_beat = time.monotonic() + RETRY_EVERY
+            if self._gpu_worker.is_running():
+                self._gpu_worker.tally.count(RENEWALS, self._gpu_worker.device.id, "unanswered")
             raise
 
     def _beat(self) -> None:
@@ -99,7 +101,8 @@ class Heartbeat(Loop):
 
     def _renew(self, execution: Execution) -> None:
         asked_at = time.monotonic()  # before it is sent: what the server grants began no earlier
-        answer = self._ask_to_renew(execution, asked_at)
+        answer = self._gpu_worker.ledger.renew(execution.claim, is_lost=board.is_lost(execution.claim.fence))
+        self._gpu_worker.count_renewal(answer, execution.claim.fence, asked_at)
         if answer in ("renewed", "regained"):
             board.write_renewed(execution.claim.fence, asked_at)
             if answer == "regained":
@@ -111,17 +114,6 @@ class Heartbeat(Loop):
             self._lose(execution, answer)
         elif answer == "ended":
             self._see_ended(execution)
-
-    def _ask_to_renew(self, execution: Execution, asked_at: float) -> str:
-        fence, tally, gpu = execution.claim.fence, self._gpu_worker.tally, self._gpu_worker.device.id
-        answer = "unanswered"
-        try:
-            answer = self._gpu_worker.ledger.renew(execution.claim, is_lost=board.is_lost(fence))
-        finally:
-            tally.count(RENEWALS, gpu, answer)
-        if answer in ("renewed", "regained") and (before := board.renewed_at(fence)):
-            tally.observe(TTL_LEFT, max(0.0, before + self._settings.lease_ttl - asked_at), gpu)
-        return answer
 
     def _lose(self, execution: Execution, why: str) -> None:
         board.write_lost(execution.claim.fence)
