@@ -36,7 +36,8 @@ class GPULease:
         lease_maps(app)
         speak_when_purging(app)
         add_options(app)
-        app.steps["worker"].add("celery_gpulease.worker.bootsteps:GPUStep")  # by name: a producer needs none of it
+        for step in ("bootsteps:GPUStep", "metrics:MetricsStep"):  # by name: a producer needs none of it
+            app.steps["worker"].add(f"celery_gpulease.worker.{step}")
         add_to_schedule(app)
 
     @property

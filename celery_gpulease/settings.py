@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from celery_gpulease.exceptions import ConfigurationError
-from celery_gpulease.notices import warn
 from celery_gpulease.servers import (
     REDIS_SCHEMES,
     Server,
@@ -80,7 +79,6 @@ def read_settings(conf: Any, environ: Mapping[str, str] = os.environ) -> Setting
         metrics_port=_checked(conf, "metrics_port", None, _is_port, "a port's number, or None"),
         on_lease_lost=_choice(conf, "on_lease_lost", "terminate", "warn"),
     )
-    _warn_of_idle(settings)
     warn_of_unchecked(conf)
     return settings
 
@@ -130,11 +128,6 @@ def _refuse_unknown(conf: Any) -> None:
         if key not in (name, right):
             message = f"{key} is not read by Celery here: write {right}"
             raise ConfigurationError(message)
-
-
-def _warn_of_idle(settings: Settings) -> None:
-    if settings.metrics_port:
-        warn(f"{PREFIX}metrics_port has no effect yet in this version")
 
 
 def _checked(conf: Any, name: str, default: Any, is_right: Callable[[Any], bool], wanted: str) -> Any:

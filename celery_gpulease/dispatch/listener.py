@@ -7,6 +7,7 @@ is treated as if every event had been missed.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from celery.utils.log import get_logger
@@ -23,6 +24,22 @@ logger = get_logger(__name__)
 
 #: The longest wait, so that a stop is noticed.
 LONGEST_WAIT: Final = 1.0
+#: What wakes a listener, by the word that it hears; a word of anybody else's is none.
+SOURCES: Final = {
+    "lease": "event",
+    "subscribed": "subscription",
+    "due": "due",
+    "reconcile": "reconcile",
+    "neighbour": "neighbour",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """When to look without being told, and why then."""
+
+    at: float
+    why: str
 
 
 class Listener(Loop):
@@ -34,6 +51,8 @@ class Listener(Loop):
         on_lease_gone: Called when the lease's key vanished, by whatever hand.
         on_reconcile: Called when this worker shall reconcile.
         on_neighbour: Called when a worker has come to another GPU of this host.
+        on_wake: Called with what has woken it: one of `SOURCES`, 'deadline' (a lease ends, something is due),
+            'heartbeat' (its pace) or 'open' (its worker takes work again).
     """
 
     def __init__(
@@ -43,14 +62,15 @@ class Listener(Loop):
         on_lease_gone: Callable[[], None],
         on_reconcile: Callable[[], None],
         on_neighbour: Callable[[], None],
+        on_wake: Callable[[str], None],
     ) -> None:
         super().__init__("listener")
         self._dispatcher = dispatcher
         self._resync, self._on_lease_gone = resync, on_lease_gone
-        self._on_reconcile, self._on_neighbour = on_reconcile, on_neighbour
+        self._on_reconcile, self._on_neighbour, self._on_wake = on_reconcile, on_neighbour, on_wake
         self._subscription = Subscription(dispatcher.ledger, dispatcher.gpu)
         self._pace = dispatcher.ledger.settings.heartbeat_interval
-        self._take_at = self._tend_at = time.monotonic() + self._pace
+        self._next_take = self._next_tend = self._planned(None)
 
     def run(self) -> None:
         """Listens until it is stopped."""
@@ -59,7 +79,7 @@ class Listener(Loop):
 
     def take_soon(self) -> None:
         """The GPU may be claimed again, and no event tells of it."""
-        self._take_at = 0.0
+        self._next_take = Plan(0.0, "open")
 
     def turn(self) -> float:
         """Waits for one event. Where Redis, or only the subscription, is away, the heartbeat's pace remains."""
@@ -75,10 +95,12 @@ class Listener(Loop):
         return 0.0
 
     def _seconds_to_wait(self) -> float:
-        next_at = min(self._take_at, self._tend_at)
+        next_at = min(self._next_take.at, self._next_tend.at)
         return max(0.0, min(LONGEST_WAIT, next_at - time.monotonic()))
 
     def _answer(self, word: str | None) -> None:
+        if source := SOURCES.get(word or ""):
+            self._on_wake(source)
         if word == "subscribed":
             self._resync()
         if word in ("subscribed", "lease"):
@@ -93,18 +115,26 @@ class Listener(Loop):
             self._on_neighbour()
 
     def _do_what_is_due(self) -> None:
-        if self._take_at <= time.monotonic():
+        if self._is_due(self._next_take):
             self._take()
-        if self._tend_at <= time.monotonic():
+        if self._is_due(self._next_tend):
             self._tend()
 
+    def _is_due(self, plan: Plan) -> bool:
+        is_due = plan.at <= time.monotonic()
+        if is_due:
+            self._on_wake(plan.why)
+        return is_due
+
     def _take(self) -> None:
-        self._take_at = time.monotonic() + self._pace
-        self._take_at = self._planned(self._dispatcher.take())
+        self._next_take = self._planned(None)
+        self._next_take = self._planned(self._dispatcher.take())
 
     def _tend(self) -> None:
-        self._tend_at = time.monotonic() + self._pace
-        self._tend_at = self._planned(self._dispatcher.tend())
+        self._next_tend = self._planned(None)
+        self._next_tend = self._planned(self._dispatcher.tend())
 
-    def _planned(self, seconds: float | None) -> float:
-        return time.monotonic() + min(self._pace, self._pace if seconds is None else seconds)
+    def _planned(self, seconds: float | None) -> Plan:
+        if seconds is None or seconds >= self._pace:
+            return Plan(time.monotonic() + self._pace, "heartbeat")
+        return Plan(time.monotonic() + seconds, "deadline")

@@ -1,4 +1,4 @@
-"""The journal, read by those who tell others what happened: each entry by one of them."""
+"""The journal, read by those who tell others what happened, each entry by one of them; and by who follows all of it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,24 @@ if TYPE_CHECKING:
 #: The consumer group of those who send events, and its one consumer: what is taken is never pending.
 GROUP: Final = "events"
 READER: Final = "all"
-#: Entries in one round trip.
+#: Entries in one round trip; and of who follows all of them.
 PAGE: Final = 100
+LONG_PAGE: Final = 1000
+#: Before the first entry.
+BEGINNING: Final = "0-0"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What happened to a task, when (the epoch's seconds), on which GPU, and why."""
+    """What happened to a task, when (the epoch's seconds), on which GPU, and why; `number` is its place."""
 
     at: float
     what: str
     task_id: str
     gpu: str
     detail: str
+    ticket: str = ""
+    number: str = ""
 
 
 def take_entries(ledger: Ledger) -> list[Entry]:
@@ -45,6 +50,13 @@ def take_entries(ledger: Ledger) -> list[Entry]:
             _create_group(ledger, key)
             return []
     return [_entry(number, fields) for number, fields in _only_page(found)]
+
+
+def entries_after(ledger: Ledger, number: str) -> list[Entry]:
+    """The next entries after this one, at most a thousand, oldest first; whoever else reads them."""
+    with in_our_words("entries_after"):
+        found = ledger.client.xread({ledger.keys.named("journal"): number}, count=LONG_PAGE)
+    return [_entry(name, fields) for name, fields in _only_page(found)]
 
 
 def take_turn(ledger: Ledger, who: str, seconds: float) -> bool:
@@ -79,5 +91,6 @@ def _create_group(ledger: Ledger, key: str) -> None:
 
 
 def _entry(number: str, fields: dict[str, str]) -> Entry:
-    at = int(number.partition("-")[0]) / 1000
-    return Entry(at, fields["what"], fields["task_id"], fields["gpu"], fields["detail"])
+    """Whatever a stranger has written there stops nobody."""
+    what, task_id, gpu, detail, ticket = (fields.get(one, "") for one in ("what", "task_id", "gpu", "detail", "ticket"))
+    return Entry(int(number.partition("-")[0]) / 1000, what, task_id, gpu, detail, ticket, number)

@@ -17,6 +17,7 @@ from celery_gpulease.exceptions import GPULeaseError
 from celery_gpulease.installed import installation
 from celery_gpulease.ledger.views import gpu_rows, held_of_pool, pending_rows, pool_rows
 from celery_gpulease.model import PRIORITIES, check_pool
+from celery_gpulease.operate.exporter import exporter
 from celery_gpulease.reconcile.corrections import reconcile as reconcile_ledger
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ as_json = click.option("--json", "is_json", is_flag=True, help="Print JSON, for 
 @click.group()
 def gpulease() -> None:
     """See and steer the GPUs and their leases."""
+
+
+gpulease.add_command(exporter)
 
 
 def command(run: Callable[..., None]) -> Callable[..., None]:

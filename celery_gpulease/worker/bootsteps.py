@@ -42,7 +42,7 @@ from celery_gpulease.worker.options import banner, ineffective_options, ineffect
 from celery_gpulease.worker.plain import plain_consumer
 from celery_gpulease.worker.pools import InMainPool
 from celery_gpulease.worker.processes import child_pids, is_gone
-from celery_gpulease.worker.refusals import refuse_options, refuse_other_prefix
+from celery_gpulease.worker.refusals import refuse_metrics, refuse_options, refuse_other_prefix
 from celery_gpulease.worker.strays import Strays
 from celery_gpulease.worker.telling import Teller
 from celery_gpulease.worker.tracking import track_starts
@@ -91,6 +91,7 @@ class GPUStep(bootsteps.StartStopStep):
             installed = installation(worker.app)
             device = devices.find_device(str(self._gpu), installed.settings.host)
             refuse_broker(worker.app, device)
+            refuse_metrics(installed.settings, device)
             self.gpu_worker = GPUWorker(installed.ledger, device, parse_pools(self._gpu_pools), worker.hostname)
             refuse_other_prefix(installed.ledger, device)
             self._flags_trouble = switch_on(installed.ledger)
@@ -137,6 +138,7 @@ class GPUStep(bootsteps.StartStopStep):
             on_lease_gone=self._heartbeat.beat_now,
             on_reconcile=self._pace.wake,
             on_neighbour=self._neighbours.wake,
+            on_wake=gpu_worker.count_wakeup,
         )
         gpu_worker.on_open = self._listener.take_soon
         if not gpu_worker.ledger.is_broker:

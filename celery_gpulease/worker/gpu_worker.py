@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.lease import board
 from celery_gpulease.model import Presence
+from celery_gpulease.tally import Tally
 from celery_gpulease.version import __version__
+from celery_gpulease.worker.measures import RENEWALS, TTL_LEFT, WAKEUPS
 from celery_gpulease.worker.processes import is_gone, realm, started_at
 from celery_gpulease.worker.rates import RateLimits
 
@@ -78,6 +80,7 @@ class GPUWorker:
         self.is_cold = False  # the worker stops, and ends what it runs
         self.on_cold: Callable[[], None] = lambda: None
         self.rate_limits = RateLimits()
+        self.tally = Tally()
         self.wake_heartbeat: Callable[[], None] = lambda: None  # there is no heartbeat before the fork
         self.on_ending: Callable[[], None] = lambda: None  # an end is to be written outside Redis
         self.on_stray: Callable[[Any], None] = lambda _: None  # a message that came past the ledger is to be held
@@ -154,6 +157,23 @@ class GPUWorker:
         self.join()
         if self.is_closed:
             self.tell()
+
+    def count_wakeup(self, source: str) -> None:
+        """Something has made this worker look for work."""
+        self.tally.count(WAKEUPS, self.device.id, source)
+
+    def count_renewal(self, answer: str, fence: int, asked_at: float) -> None:
+        """A lease was asked to be renewed. Called before the board knows of this renewal.
+
+        Args:
+            answer: The ledger's.
+            fence: Of the run.
+            asked_at: When it was asked, by the monotonic clock.
+        """
+        self.tally.count(RENEWALS, self.device.id, answer)
+        if answer in ("renewed", "regained") and (before := board.renewed_at(fence)):
+            left = before + self.ledger.settings.lease_ttl - asked_at
+            self.tally.observe(TTL_LEFT, max(0.0, left), self.device.id)
 
     def executions(self) -> list[Execution]:
         """What this worker answers for, oldest first."""

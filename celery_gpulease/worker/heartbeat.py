@@ -13,6 +13,7 @@ from celery_gpulease.loops import Loop
 from celery_gpulease.settings import RETRY_EVERY
 from celery_gpulease.worker.gpu_worker import REJECTED
 from celery_gpulease.worker.leftovers import Leftovers
+from celery_gpulease.worker.measures import RENEWALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,6 +78,8 @@ class Heartbeat(Loop):
             self._beat()
         except BaseException:
             self._next_beat = time.monotonic() + RETRY_EVERY
+            if self._gpu_worker.is_running():
+                self._gpu_worker.tally.count(RENEWALS, self._gpu_worker.device.id, "unanswered")
             raise
 
     def _beat(self) -> None:
@@ -111,6 +114,7 @@ class Heartbeat(Loop):
     def _renew(self, execution: Execution) -> None:
         asked_at = time.monotonic()
         answer = self._gpu_worker.ledger.renew(execution.claim, is_lost=board.is_lost(execution.claim.fence))
+        self._gpu_worker.count_renewal(answer, execution.claim.fence, asked_at)
         if answer in ("renewed", "regained"):
             board.write_renewed(execution.claim.fence, asked_at)
             if answer == "regained":

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.exceptions import ConfigurationError, GPUInUse
 from celery_gpulease.ledger.listening import other_prefixes
+from celery_gpulease.operate.metrics import library
+from celery_gpulease.worker.metrics import port_of
 
 if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
     from celery_gpulease.model import Device
+    from celery_gpulease.settings import Settings
+
+LAST_PORT: Final = 65535
 
 
 def refuse_options(worker: Any, gpu: str | None, options: dict[str, Any]) -> None:
@@ -50,3 +55,24 @@ def refuse_other_prefix(ledger: Ledger, device: Device) -> None:
             "one gpulease_key_prefix; where this is another GPU with the same name, set GPULEASE_HOST"
         )
         raise GPUInUse(message)
+
+
+def refuse_metrics(settings: Settings, device: Device) -> None:
+    """Refuses a port for metrics that cannot be one, or for which the library is missing.
+
+    Raises:
+        ConfigurationError: So it is.
+    """
+    if settings.metrics_port is None:
+        return
+    if (port := port_of(settings.metrics_port, device)) > LAST_PORT:
+        message = (
+            f"gpulease_metrics_port = {settings.metrics_port}: the GPU's index is added, and {port} is no port; "
+            f"it must be at most {LAST_PORT - device.index} here"
+        )
+        raise ConfigurationError(message)
+    try:
+        library()
+    except ConfigurationError as error:
+        message = f"gpulease_metrics_port is set: {error}"
+        raise ConfigurationError(message) from error

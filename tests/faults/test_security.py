@@ -3,6 +3,7 @@
 import signal
 import ssl
 import traceback
+import urllib.request
 from contextlib import contextmanager
 
 import psutil
@@ -172,7 +173,9 @@ def whole_road(world):
 
 
 def steer(world):
-    """All that operators ask for, while one task runs and others wait."""
+    """All that operators ask for, while one task runs and others wait, and an exporter watches."""
+    port = free_port()
+    world.processes.start("celery", "-A", "proj", "gpulease", "exporter", "--port", str(port), name="exporter")
     stamps = {"stamped_headers": ["who"], "stamps": {"who": "me"}}
     running, cancelled, bumped = (world.send(*call) for call in (("wait_for", "go"), ("add", 1, 2), ("add", 3, 4)))
     world.started(running)
@@ -191,12 +194,22 @@ def steer(world):
     ):
         command = world.gpulease(*words)
         assert command.exit_code == 0, repr(command)
+    wait_until(lambda: is_watched(port), SOON, "the exporter to see the ledger")
     world.app.control.revoke_by_stamped_headers({"who": "me"})
     world.app.control.revoke(revoked)
     world.open("go")
     world.succeeds(running, later, bumped)
     for task in (cancelled, expired, stamped, revoked):
         world.ends(task, "REVOKED")
+
+
+def is_watched(port):
+    """Does the exporter answer that Redis does?"""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=SOON) as answer:
+            return b"gpulease_up 1.0" in answer.read()
+    except OSError:
+        return False
 
 
 SECRET = "Sesame42"

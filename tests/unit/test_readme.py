@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
+from celery_gpulease.operate import measures as exporters
 from celery_gpulease.operate.cli import gpulease
 from celery_gpulease.settings import PREFIX, read_settings
+from celery_gpulease.tally import Measure
+from celery_gpulease.worker import measures as workers
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 MISSING = re.search(r"^## Not there yet\n(.*?)^## ", README, re.DOTALL | re.MULTILINE)[1]
+METRICS = re.search(r"^## Metrics\n(.*?)^## ", README, re.DOTALL | re.MULTILINE)[1]
 PROMISED = README.replace(MISSING, "")
 
 URL = "redis://localhost:6379/0"
@@ -54,8 +58,14 @@ def test_its_settings_are_those_that_exist_with_their_defaults(monkeypatch):
     }
 
 
+def test_its_metrics_are_those_that_exist():
+    real = {one.name for table in (exporters, workers) for one in vars(table).values() if isinstance(one, Measure)}
+    settings = {"gpulease_metrics_port"}
+    assert set(re.findall(r"\bgpulease_\w+", METRICS)) - settings == real
+
+
 def test_it_names_no_setting_that_does_not_exist():
-    named = set(re.findall(rf"\b{PREFIX}[a-z_]+\b", README))
+    named = set(re.findall(rf"\b{PREFIX}[a-z_]+\b", README.replace(METRICS, "")))
     assert named <= settings_table().keys()
 
 

@@ -7,14 +7,17 @@ local gpu, ticket, token, nonce, holder, acks_late, limit, stores_result = unpac
 local name = key('ticket', ticket)
 local t = redis.call('HMGET', name, 'state', 'token', 'nonce', 'runs', 'disowned', 'first_run_ms', 'task_id')
 
+local why
 if not t[1] then
-  return { redis.call('ZSCORE', ENDED, ticket) and 'stale' or 'unknown' }
+  why = redis.call('ZSCORE', ENDED, ticket) and 'stale' or 'unknown'
+elseif t[2] ~= token or redis.call('HGET', key('claim', gpu), 'token') ~= token then
+  why = 'stale'
+elseif t[1] ~= 'claimed' and t[3] ~= nonce then
+  why = 'twice'
 end
-if t[2] ~= token or redis.call('HGET', key('claim', gpu), 'token') ~= token then
-  return { 'stale' }
-end
-if t[1] ~= 'claimed' and t[3] ~= nonce then
-  return { 'twice' }
+if why then
+  note('dropped', ticket, gpu, why)
+  return { why }
 end
 local lease = redis.call('GET', key('lease', gpu))
 if t[1] ~= 'tail' and (not lease or lease == token) then
