@@ -99,6 +99,7 @@ class Heartbeat(Loop):
         asked_at = time.monotonic()  # before it is sent: what the server grants began no earlier
         answer = self._gpu_worker.ledger.beat(execution.claim, self._gpu_worker.presence)
         if answer != "unusual":
+            self._gpu_worker.count_renewal("renewed", execution.claim.fence, asked_at)
             board.write_renewed(execution.claim.fence, asked_at)
         return answer
 
