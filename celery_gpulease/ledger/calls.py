@@ -6,8 +6,11 @@ import os
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import NoScriptError
+
 from celery_gpulease.ledger import scripts
 from celery_gpulease.ledger.connection import connect, in_our_words, timeout_for
+from celery_gpulease.ledger.kept import Kept
 from celery_gpulease.ledger.keys import Keys
 from celery_gpulease.model import PRIORITIES, QUEUE_PREFIX
 
@@ -33,6 +36,7 @@ class Calls:
         self.keys = Keys(settings.key_prefix)
         self.queue_prefix, self.highest_first = queue_prefix, highest_first
         self._clients: dict[int, Any] = {}  # by pid
+        self._kept: dict[int, Kept] = {}  # by pid
         self._scripts: dict[str, Any] = {}
 
     @property
@@ -86,9 +90,13 @@ class Calls:
         return answers
 
     def _call(self, name: str, **values: Any) -> list[Any]:
+        script, values_in_order = self._script(name), scripts.arguments_of(scripts.source(name), values)
+        answer: list[Any]
         with in_our_words(name):
-            values_in_order = scripts.arguments_of(scripts.source(name), values)
-            answer: list[Any] = self._script(name)(keys=[self.keys.prefix], args=values_in_order, client=self.client)
+            try:
+                answer = self._connections().ask("EVALSHA", script.sha, 1, self.keys.prefix, *values_in_order)
+            except NoScriptError:
+                answer = script(keys=[self.keys.prefix], args=values_in_order, client=self.client)
         return answer
 
     def about(self, name: str, names: Sequence[str]) -> list[Any]:
@@ -96,6 +104,12 @@ class Calls:
         with in_our_words(name):
             answer: list[Any] = self._script(name)(keys=[self.keys.prefix], args=list(names), client=self.client)
         return answer
+
+    def _connections(self) -> Kept:
+        pid = os.getpid()
+        if pid not in self._kept:
+            self._kept[pid] = Kept(self.client)
+        return self._kept[pid]
 
     def _script(self, name: str) -> Any:
         if name not in self._scripts:

@@ -1,11 +1,11 @@
 """Every Lua operation is what its header says, and is there when it is called."""
 
-import dataclasses
 import re
 
 import pytest
 
 from celery_gpulease.ledger import scripts
+from celery_gpulease.ledger.kept import Kept
 from celery_gpulease.worker.request import PASSED_ON_FOR
 
 INCLUDES = {one.name.removesuffix(".lua") for one in (scripts._LUA / "include").iterdir()}
@@ -88,16 +88,10 @@ def test_every_operation_is_a_method_of_the_ledger_or_a_view(ledger):
 
 def test_a_script_takes_one_key_so_that_a_cluster_can_serve_it(world, monkeypatch):
     """In a cluster every key of ours must hash to the slot of KEYS[1]: that is what `{gpu}:` is for."""
-    keys = []
-    held = world.held()
-    world.ledger.hold(held)
-    one = world.ledger._scripts["hold"]
-    monkeypatch.setitem(
-        world.ledger._scripts, "hold", lambda keys_, args, **to: keys.append(keys_) or one(keys_, args, **to)
-    )
-    monkeypatch.setattr(world.ledger, "_scripts", {"hold": lambda keys, args, **_: [keys, args]})
-    answer = world.ledger._call("hold", **dataclasses.asdict(held), seed="s")
-    assert answer[0] == ["gpu:"]
+    asked = []
+    monkeypatch.setattr(Kept, "ask", lambda _, *command: asked.append(command) or ["held"])
+    world.hold()
+    assert [one[2:4] for one in asked] == [(1, "gpu:")]
 
 
 @pytest.mark.parametrize("name", scripts.names())
