@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError
@@ -12,7 +11,7 @@ from celery_gpulease.ledger import scripts
 from celery_gpulease.ledger.connection import connect, in_our_words, timeout_for
 from celery_gpulease.ledger.kept import Kept
 from celery_gpulease.ledger.keys import Keys
-from celery_gpulease.model import PRIORITIES, QUEUE_PREFIX
+from celery_gpulease.model import PRIORITIES, QUEUE_PREFIX, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -72,11 +71,11 @@ class Calls:
 
     def _claiming(self, name: str, **values: Any) -> list[Any]:
         """A script that may make a claim: it needs a seed for tokens."""
-        return self._call(name, **values, seed=uuid.uuid4().hex)
+        return self._call(name, **values, seed=unique())
 
     def _command(self, name: str, **values: Any) -> list[Any]:
         """The same, as Redis is told of it; it must have the script already."""
-        values_in_order = scripts.arguments_of(scripts.source(name), {**values, "seed": uuid.uuid4().hex})
+        values_in_order = scripts.arguments_of(scripts.source(name), {**values, "seed": unique()})
         return ["EVALSHA", self._script(name).sha, 1, self.keys.prefix, *values_in_order]
 
     def _claiming_each(self, name: str, many: Iterable[dict[str, Any]]) -> list[list[Any]]:
@@ -84,7 +83,7 @@ class Calls:
         one = scripts.source(name)
         with in_our_words(name), self.client.pipeline(transaction=False) as pipe:
             for values in many:
-                given = {**values, "seed": uuid.uuid4().hex}
+                given = {**values, "seed": unique()}
                 self._script(name)(keys=[self.keys.prefix], args=scripts.arguments_of(one, given), client=pipe)
             answers: list[list[Any]] = pipe.execute()
         return answers

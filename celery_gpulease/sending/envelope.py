@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import uuid
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +16,7 @@ from celery_gpulease import lease
 from celery_gpulease.dispatch.revoking import stamp_names
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.installed import installation
-from celery_gpulease.model import HEADER, PRIORITIES, Held
+from celery_gpulease.model import HEADER, PRIORITIES, Held, unique
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +65,7 @@ def held(app: Any, name: str, message: Finished, where: Destination, ticket: str
     A worker that saw the eta would wait a second time, and hold the lease meanwhile; it travels in our header.
     """
     headers = message.headers
-    task_id, eta, hole = headers["id"], headers.get("eta"), uuid.uuid4().hex  # which nothing in the message contains
+    task_id, eta, hole = headers["id"], headers.get("eta"), unique()  # which nothing in the message contains
     header = {"ticket": ticket, "task": name, "pool": where.pool, "pin": where.pin or None, "eta": eta}
     envelope = {
         "body": base64.b64encode(str_to_bytes(message.body)).decode(),

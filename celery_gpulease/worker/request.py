@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-import uuid
 from functools import cache
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +22,7 @@ from kombu.utils.encoding import safe_repr
 from celery_gpulease.events import with_state
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.lease import board
-from celery_gpulease.model import AGAIN, HEADER, Claim
+from celery_gpulease.model import AGAIN, HEADER, Claim, unique
 from celery_gpulease.sending.maps import gpu_task_of
 from celery_gpulease.sending.stray import StrayRequest
 from celery_gpulease.worker.gpu_worker import REJECTED
@@ -83,7 +82,7 @@ class GPURequest(Request):
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
         header = self._request_dict.get(HEADER)
-        self.claim, self.nonce = Claim.from_header(header), uuid.uuid4().hex
+        self.claim, self.nonce = Claim.from_header(header), unique()
         if self.claim is not None:
             self._request_dict["eta"] = header.get("eta")  # the ledger has waited; the task still sees it
         else:
