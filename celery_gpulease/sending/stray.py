@@ -18,6 +18,7 @@ from kombu.utils.encoding import str_to_bytes
 from celery_gpulease import events
 from celery_gpulease.ends import UNREADABLE, stored_end
 from celery_gpulease.exceptions import ConfigurationError
+from celery_gpulease.facts import facts
 from celery_gpulease.installed import installation
 from celery_gpulease.ledger.views import is_known
 from celery_gpulease.model import DEFAULT_POOL, HEADER, check_gpu, check_pool
@@ -132,7 +133,8 @@ def hold_stray(request: Any, gpu: str = "") -> None:
     context = _context(request) if installed.settings.track_held else None
     answer = Sending(installed, one, context, policy=None).send()
     what = "is revoked" if answer == "revoked" else "is held for a GPU"
-    logger.warning("%s came past the ledger, and %s", request, what)
+    known = facts(task_id=one.task_id, gpu=one.pin, pool=one.pool)
+    logger.warning("%s came past the ledger, and %s", request, what, extra=known)
 
 
 def _fail(request: Any, error: Exception) -> None:
