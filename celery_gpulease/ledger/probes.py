@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Milliseconds after which a probe is gone in any case.
 PROBE_MS: Final = 10_000
 #: Seconds that an event may take.
-EVENT_SECONDS: Final = 2.0
+EVENT_SECONDS: Final = 1.0
 #: Pings of which the median counts.
 PINGS: Final = 11
 

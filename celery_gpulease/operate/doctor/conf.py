@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, Final
 
 from celery.backends.base import DisabledBackend
@@ -47,7 +48,8 @@ def eager(app: Any) -> Iterator[Finding]:
 
 def named_queues(app: Any) -> Iterator[Finding]:
     """Queues that GPU tasks name in vain."""
-    named = sorted(f"{name} ({task.queue})" for name, task in gpu_tasks(app).items() if getattr(task, "queue", None))
+    queues = {name: getattr_static(task, "queue", None) for name, task in gpu_tasks(app).items()}
+    named = sorted(f"{name} ({queue})" for name, queue in queues.items() if isinstance(queue, str))  # Celery's is none
     if named:
         yield Finding(
             f"GPU tasks go to no queue, and these name one, which is ignored: {some(named)}",

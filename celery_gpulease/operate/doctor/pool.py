@@ -77,14 +77,14 @@ def unserved(_: Any, ledger: Ledger) -> Iterator[Finding]:
         why = f"every GPU that serves it is {' or '.join(states)}" if states else "no GPU has ever served it"
         cure = "; ".join(CURES[state] for state in states) or start
         cancel = "" if line.pin else f", or cancel them: `gpulease cancel --all --pool {line.pool}`"
-        yield Finding(f"{counted(line.length, 'task')} wait for {whom}, and {why}", cure + cancel)
+        yield Finding(f"{whom} has {counted(line.length, 'task')} waiting, and {why}", cure + cancel)
 
 
 def orphaned_queues(_: Any, ledger: Ledger) -> Iterator[Finding]:
     """Messages that nobody will ever take."""
     for key, length in census.queues_without_gpu(ledger):
         yield Finding(
-            f"{counted(length, 'message')} lie in {key}, the queue of a GPU that does not exist (any more)",
+            f"{key}, the queue of a GPU that does not exist (any more), has {counted(length, 'message')}",
             f"if that GPU does not come back, delete the key {key}: the ledger has what it needs of them",
         )
 
