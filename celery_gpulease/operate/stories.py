@@ -92,8 +92,9 @@ def sentences(
     task_id: str, story: Sequence[Event], now: Sequence[Whereabouts], end: End, gpus: Sequence[GPURow]
 ) -> list[str]:
     """Where a task is now: a sentence for each of its tickets, or how it ended and where it ran."""
-    if now:
-        return [f"{one.task}[{task_id}] {_now(one, gpus)}{_deliveries(one)}" for one in now]
+    here = [one for one in now if not (one.state == "ending" and end.is_stored)]
+    if here:
+        return [f"{one.task}[{task_id}] {_now(one, gpus)}{_deliveries(one)}" for one in here]
     ran_on = [one.gpu for one in story if one.what == "started"]
     where = f"; it ran on {' and then on '.join(dict.fromkeys(ran_on))}" if ran_on else ""
     if end.state is None:

@@ -1,5 +1,6 @@
 """Who may read and write: certificates, rights and passwords."""
 
+import json
 import signal
 import ssl
 import traceback
@@ -184,6 +185,7 @@ def steer(world):
         ("bump", bumped, "--priority", "3"),
         ("status",),
         ("pending",),
+        ("why", running),
         ("reconcile",),
         ("drain", gpu),
         ("undrain", gpu),
@@ -191,6 +193,7 @@ def steer(world):
     ):
         command = world.gpulease(*words)
         assert command.exit_code == 0, repr(command)
+    assert "rights" not in {one["check"] for one in json.loads(world.gpulease("doctor", "--json").output)}
     world.app.control.revoke_by_stamped_headers({"who": "me"})
     world.app.control.revoke(revoked)
     world.open("go")

@@ -246,6 +246,7 @@ def test_workers_of_another_version_are_named(app, world):
     assert "1: gpu@node" in found(app)["versions"]
 
 
+@pytest.mark.filterwarnings(r"ignore:\s*The 'queue' task attribute is deprecated")
 def test_a_gpu_task_that_names_a_queue_is_named(app):
     @app.task(base=GPUTask, name="proj.queued", shared=False, queue="big")
     def queued():

@@ -68,5 +68,5 @@ def journal(ledger: Ledger, *, is_json: bool, trouble: bool, hours: float | None
     elif not found:
         click.echo("the journal tells of no trouble" if trouble else "the journal tells of nothing")
     else:
-        cells = [(*stories.row(one), one.task_id) for one in found]
-        this_screen().show(Table(("TIME", "WHAT", "GPU", "", "TASK"), cells))
+        cells = [(*stories.row(one)[:3], one.task_id, stories.row(one)[3]) for one in found]
+        this_screen().show(Table(("TIME", "WHAT", "GPU", "TASK", ""), cells))
