@@ -22,10 +22,14 @@ SCAN: Final = 1000
 
 @dataclass(frozen=True)
 class Line:
-    """How many wait for a pool, or for the GPU that they are pinned to; the other is empty."""
+    """How many wait for a pool, or for the GPU that they are pinned to; the other is empty.
+
+    `gpu` is that GPU's id; `pin` may be its other name, or that of a GPU which does not exist.
+    """
 
     pool: str
     pin: str
+    gpu: str
     length: int
 
 
@@ -38,6 +42,12 @@ def presences(ledger: Ledger) -> list[Presence]:
                 pipe.get(ledger.keys.named("worker", gpu))
             told += pipe.execute()
     return [Presence.from_json(one) for one in told if one]
+
+
+def gpu_called(ledger: Ledger, name: str) -> str:
+    """The id of a GPU that is called so; the name itself where it is unknown."""
+    with in_our_words("names"):
+        return str(ledger.client.hget(ledger.keys.named("names"), name) or name)
 
 
 def seconds_since_reconciled(ledger: Ledger) -> float | None:
@@ -55,8 +65,10 @@ def lines(ledger: Ledger) -> Iterator[Line]:
         for name in sorted(_names(ledger, kind)):
             with in_our_words("lines"):
                 length = int(ledger.client.zcard(ledger.keys.named(kind, name)))
-            if length:
-                yield Line(name, "", length) if kind == "pending" else Line("", name, length)
+            if length and kind == "pending":
+                yield Line(name, "", "", length)
+            elif length:
+                yield Line("", name, gpu_called(ledger, name), length)
 
 
 def is_in_use(ledger: Ledger) -> bool:

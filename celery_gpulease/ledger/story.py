@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from celery_gpulease.ledger.census import gpu_called
 from celery_gpulease.ledger.connection import in_our_words
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Whereabouts:
         task: The task's name.
         state: As the ledger has it: scheduled, pending, claimed, started, tail or ending.
         pool: Which it asks for.
-        pin: The GPU that it waits for, or empty.
+        pin: The id of the GPU that it waits for, or empty.
         priority: In the broker's direction.
         position: In its line, from 1; None where it does not wait there.
         held_seconds: Since it was held.
@@ -106,7 +107,7 @@ def _whereabouts(ledger: Ledger, found: list[Any]) -> Whereabouts:
         task=task,
         state=state,
         pool=pool,
-        pin=pin,
+        pin=gpu_called(ledger, pin) if pin else "",
         priority=ledger.rank(int(priority)),
         position=int(position) or None,
         held_seconds=int(held_ms) / 1000,

@@ -27,8 +27,8 @@ WANTED: Final = frozenset({"cancelled", "expired", "shutdown", "rejected"})
 
 #: What an entry means; {gpu} and {detail} are its own.
 MEANINGS: Final = {
-    "held": "it joined the line of {detail}",
-    "scheduled": "it waits for its time; then it joins the line of {detail}",
+    "held": "it joined the line of pool {detail}",
+    "scheduled": "it waits for its time; then it joins the line of pool {detail}",
     "promoted": "its time has come, it joined its line",
     "claimed": "it was given this GPU, and is sent there",
     "rerouted": "its worker did not get it, it is sent there once more",

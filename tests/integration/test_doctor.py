@@ -94,7 +94,7 @@ def server_set(app):
 
 def test_where_all_is_well_nothing_is_found_and_nothing_is_left_behind(app):
     code, output = examined(app)
-    assert (code, output.splitlines()[-1]) == (0, "nothing found in 20 checks")
+    assert (code, output.splitlines()[-1]) == (0, "nothing found in 22 checks")
     assert "FOUND" not in output
     assert app.gpulease.ledger.client.keys() == []
 
@@ -104,7 +104,7 @@ def test_each_finding_is_printed_with_its_cure(app, server_set):
     code, output = examined(app)
     assert code == 1
     assert re.search(r"FOUND  eviction policy: maxmemory-policy is allkeys-lru.*\n +cure: set .* noeviction\n", output)
-    assert output.endswith("1 finding in 20 checks\n")
+    assert output.endswith("1 finding in 22 checks\n")
 
 
 @pytest.mark.parametrize(("save", "is_wrong"), [("", True), ("3600 1", False)])
@@ -134,6 +134,19 @@ def test_where_redis_is_away_that_is_said_and_the_settings_are_looked_at_all_the
         wrong = found(app)
     assert "does not answer" in wrong["Redis"]
     assert "without a lease" in wrong["eager tasks"]
+
+
+def test_a_broker_that_is_away_is_named(sound_server):
+    with app_on("amqp://127.0.0.1:1//", result_backend=None, gpulease_redis_url=sound_server.url) as app:
+        assert "the broker does not answer" in found(app)["broker"]
+
+
+def test_an_app_without_gpulease_is_told_so_and_one_whose_modules_are_broken(sound_server):
+    with Celery("bare", broker=sound_server.url, set_as_current=False) as app:
+        app.conf.imports = ("no_such_module_of_theirs",)
+        wrong = found(app)
+    assert "call GPULease(app)" in wrong["settings"]
+    assert "no_such_module_of_theirs" in wrong["modules"]
 
 
 @pytest.mark.parametrize(

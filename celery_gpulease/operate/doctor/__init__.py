@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 #: What needs no server.
 OF_SETTINGS: Final = {
+    "modules": conf.modules,
     "settings": conf.warned_of,
     "eager tasks": conf.eager,
     "queues of GPU tasks": conf.named_queues,
@@ -29,6 +30,7 @@ OF_SETTINGS: Final = {
 }
 #: What asks the ledger's Redis.
 OF_REDIS: Final[dict[str, Check]] = {
+    "broker": server.broker,
     "round trip": server.round_trip,
     "rights": server.rights,
     "server version": server.version,
@@ -51,7 +53,6 @@ def examine(app: Any) -> Iterator[tuple[str, Finding]]:
     Args:
         app: The Celery app.
     """
-    app.loader.import_default_modules()
     for name, of_settings in OF_SETTINGS.items():
         yield from _named(name, of_settings(app))
     try:

@@ -11,6 +11,7 @@ from celery.backends.rpc import RPCBackend
 
 from celery_gpulease.contradictions import refuse_contradictions
 from celery_gpulease.exceptions import ConfigurationError
+from celery_gpulease.installed import installation
 from celery_gpulease.operate.doctor.finding import Finding, note
 from celery_gpulease.sending.task import GPUTask
 from celery_gpulease.settings import read_settings
@@ -24,11 +25,24 @@ VISIBILITY: Final = {"redis": 3600, "rediss": 3600, "sentinel": 3600, "sqs": 180
 SHOWN: Final = 5
 
 
+def modules(app: Any) -> Iterator[Finding]:
+    """What the project is made of: its tasks are looked at below."""
+    try:
+        app.loader.import_default_modules()
+    except Exception as error:  # noqa: BLE001  whatever the project's code raises
+        yield Finding(
+            f"the project's modules cannot be imported: {type(error).__name__}: {error}",
+            "correct what `imports`, `include` or autodiscover_tasks name: a worker would not start",
+        )
+
+
 def warned_of(app: Any) -> Iterator[Finding]:
     """What a worker would refuse, or warn of: each message names the setting and the cure."""
+    caught: list[warnings.WarningMessage] = []
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
+            installation(app)
             refuse_contradictions(app.conf)
             read_settings(app.conf)
     except ConfigurationError as error:

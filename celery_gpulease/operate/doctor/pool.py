@@ -66,7 +66,7 @@ def unserved(_: Any, ledger: Ledger) -> Iterator[Finding]:
     gpus = gpu_rows(ledger)
     for line in census.lines(ledger):
         if line.pin:
-            serving = [gpu for gpu in gpus if gpu.id == line.pin]
+            serving = [gpu for gpu in gpus if gpu.id == line.gpu]
             whom, start = f"GPU {line.pin}", "start its worker"
         else:
             serving = [gpu for gpu in gpus if line.pool in gpu.pools]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from kombu.exceptions import OperationalError
+
 from celery_gpulease.ledger import notifications as flags
 from celery_gpulease.ledger import probes
 from celery_gpulease.ledger.census import presences
@@ -19,9 +21,25 @@ if TYPE_CHECKING:
 OLDEST: Final = (6, 0)
 #: Seconds of a round trip from which the gaps between tasks are felt.
 SLOW: Final = 0.1
+#: Seconds that the broker gets to answer.
+BROKER_SECONDS: Final = 10.0
 #: Seconds by which clocks may differ.
 CLOCKS: Final = 2.0
 ASK_INFO: Final = "its user may not ask INFO or CONFIG"
+
+
+def broker(app: Any, ledger: Ledger) -> Iterator[Finding]:
+    """Whether the broker answers, where it is not the ledger's Redis."""
+    if ledger.is_broker:
+        return
+    try:
+        with app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, timeout=BROKER_SECONDS)
+    except OperationalError as error:
+        yield Finding(
+            f"the broker does not answer: {error}",
+            "start it, or correct broker_url: a GPU's worker that has lost it takes no work, though tasks are held",
+        )
 
 
 def round_trip(_: Any, ledger: Ledger) -> Iterator[Finding]:
