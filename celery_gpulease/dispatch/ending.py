@@ -24,6 +24,7 @@ from celery_gpulease.ends import backend_of, is_result_ignored, registered, repe
 from celery_gpulease.exceptions import LeaseLost
 from celery_gpulease.facts import facts
 from celery_gpulease.loops import Loop
+from celery_gpulease.model import HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -118,7 +119,7 @@ def _revoke(ending: Ending, task: Any, backend: Any, request: Context) -> Event:
     if task is not None:
         signals.task_revoked.send(task, request=request, terminated=False, signum=None, expired=is_expired)
     words = "Task %s[%s] is revoked: %s"
-    logger.info(words, ending.task, ending.task_id, ending.why, extra=facts(task_id=ending.task_id))
+    logger.info(words, ending.task, ending.task_id, ending.why, extra=_facts(ending, request))
     return "task-revoked", {"terminated": False, "signum": None, "expired": is_expired}
 
 
@@ -131,8 +132,13 @@ def _fail(ending: Ending, task: Any, backend: Any, request: Context) -> Event:
             traceback=None, einfo=None,
         )  # fmt: skip
     words = "Task %s[%s] has failed: %s"
-    logger.error(words, ending.task, ending.task_id, error, extra=facts(task_id=ending.task_id))
+    logger.error(words, ending.task, ending.task_id, error, extra=_facts(ending, request))
     return "task-failed", {"exception": repr(error), "traceback": None}
+
+
+def _facts(ending: Ending, request: Context) -> dict[str, str]:
+    header = getattr(request, HEADER, None) or {}
+    return facts(task_id=ending.task_id, pool=header.get("pool") or "")
 
 
 def request_of(app: Any, ending: Ending) -> Context:

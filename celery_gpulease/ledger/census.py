@@ -44,10 +44,11 @@ def presences(ledger: Ledger) -> list[Presence]:
     return [Presence.from_json(one) for one in told if one]
 
 
-def gpu_called(ledger: Ledger, name: str) -> str:
-    """The id of a GPU that is called so; the name itself where it is unknown."""
+def gpu_called(ledger: Ledger, name: str) -> str | None:
+    """The id of the GPU that is called so; None where none is."""
     with in_our_words("names"):
-        return str(ledger.client.hget(ledger.keys.named("names"), name) or name)
+        found: str | None = ledger.client.hget(ledger.keys.named("names"), name)
+    return found
 
 
 def seconds_since_reconciled(ledger: Ledger) -> float | None:
@@ -68,7 +69,7 @@ def lines(ledger: Ledger) -> Iterator[Line]:
             if length and kind == "pending":
                 yield Line(name, "", "", length)
             elif length:
-                yield Line("", name, gpu_called(ledger, name), length)
+                yield Line("", name, gpu_called(ledger, name) or name, length)
 
 
 def is_in_use(ledger: Ledger) -> bool:

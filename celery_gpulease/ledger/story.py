@@ -107,7 +107,7 @@ def _whereabouts(ledger: Ledger, found: list[Any]) -> Whereabouts:
         task=task,
         state=state,
         pool=pool,
-        pin=gpu_called(ledger, pin) if pin else "",
+        pin=(gpu_called(ledger, pin) or pin) if pin else "",
         priority=ledger.rank(int(priority)),
         position=int(position) or None,
         held_seconds=int(held_ms) / 1000,

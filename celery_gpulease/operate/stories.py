@@ -115,11 +115,16 @@ def _now(one: Whereabouts, gpus: Sequence[GPURow]) -> str:
     if one.state == "claimed":
         return f"was given GPU {one.gpu} {since} ago, and is about to start there"
     if one.state == "started":
-        return f"runs on GPU {one.gpu} since {since}"
+        return f"runs on GPU {_served(one.gpu, gpus)} since {since}"
     if one.state == "tail":
         why = {"early": "it gave that back early", "forced": "by order"}.get(one.why, "another holder has it")
-        return f"runs on GPU {one.gpu} since {since}, without its lease: {why}"
+        return f"runs on GPU {_served(one.gpu, gpus)} since {since}, without its lease: {why}"
     return f"is about to end: {DETAILS.get(one.why, one.why)}"
+
+
+def _served(gpu: str, gpus: Sequence[GPURow]) -> str:
+    workers = [row.worker for row in gpus if row.id == gpu and row.worker]
+    return f"{gpu} (worker {workers[0]})" if workers else f"{gpu} (whose worker is gone)"
 
 
 def _deliveries(one: Whereabouts) -> str:

@@ -117,7 +117,7 @@ def hold_stray(request: Any, gpu: str = "") -> None:
         LedgerUnavailable: Redis does not answer.
     """
     if _has_ended_before(request):
-        logger.warning("%s was delivered again, and is dropped: its result is stored", request)
+        logger.info("%s was delivered again, and is dropped: its result is stored", request)
         return
     try:
         installed, one = installation(request.app), _held(request, gpu)
@@ -126,7 +126,7 @@ def hold_stray(request: Any, gpu: str = "") -> None:
         _fail(request, error)
         return
     if is_known(ledger, one.ticket):
-        logger.warning("%s came twice, and is dropped: it is held, runs, or has run", request)
+        logger.info("%s came twice, and is dropped: it is held, runs, or has run", request)
         return
     told = {"uuid": request.id, "name": request.task.name, "pool": one.pool, "gpu": one.pin or None}
     events.send(request.app, "task-held", **told)

@@ -93,9 +93,10 @@ class GPURequest(Request):
     @property
     def facts(self) -> dict[str, str]:
         """What its lines of the log say to programs."""
-        header = self._request_dict.get(HEADER) or {}
-        token = self.claim.token if self.claim else ""
-        return facts(task_id=self.id, gpu=self.gpu_worker.device.id, pool=header.get("pool") or "", token=token)
+        if self.claim is None:
+            return facts(task_id=self.id, gpu=self.gpu_worker.device.id)
+        pool = self._request_dict[HEADER].get("pool") or ""
+        return facts(task_id=self.id, gpu=self.claim.gpu, pool=pool, token=self.claim.token)
 
     # before it runs
 

@@ -27,7 +27,7 @@ def test_a_task_is_told_of_while_it_waits_and_runs_and_when_it_has_ended_and_so_
     later = world.send("add", 1, 2, countdown=3600)
     world.started(running)
     told = says(world, "why", running)
-    assert told.startswith(f"proj.wait_for[{running}] runs on GPU {GPU} since ")
+    assert told.startswith(f"proj.wait_for[{running}] runs on GPU {GPU} (worker gpu0@{HOST}) since ")
     told = says(world, "why", waiting)
     assert "number 1 in the line of pool default: every GPU of pool 'default' is leased" in told
     assert "not due yet: in 3" in says(world, "why", later)
@@ -52,6 +52,8 @@ def test_a_task_is_told_of_while_it_waits_and_runs_and_when_it_has_ended_and_so_
     assert trouble.count("its process died") == 2
     assert "its worker died too often, or it may run only once (LeaseLost)" in trouble
     assert running not in trouble
+    assert says(world, "journal", "--trouble", "--gpu", GPU).count(waiting) == 2
+    assert "no GPU 'x:1' is registered" in says(world, "journal", "--gpu", "x:1", code=1)
     said = [(line["level"], line["gpu"], line["pool"], line["message"]) for line in lines_of(world, running)]
     assert said == [
         ("INFO", GPU, "default", f"proj.wait_for[{running}] starts on GPU {GPU} (delivery 1)"),

@@ -54,6 +54,14 @@ def this_screen() -> Screen:
     return screen(has_colours=not getattr(click.get_current_context().obj, "no_color", False))
 
 
+def known(gpu: str | None, name: str) -> str:
+    """The id of a GPU; where the ledger does not know it, an error for people."""
+    if gpu is None:
+        message = f"no GPU {name!r} is registered; `gpulease status` lists them"
+        raise click.ClickException(message)
+    return gpu
+
+
 def print_json(value: object) -> None:
     """Prints one JSON value."""
     json.dump(value, sys.stdout, indent=2)

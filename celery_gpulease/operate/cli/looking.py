@@ -36,18 +36,19 @@ def status(ledger: Ledger, *, is_json: bool, watch: bool, every: float) -> None:
     if is_json:
         keep_looking(lambda: print_json(status_of(ledger)), every if watch else None)
     elif watch:
-        with suppress(KeyboardInterrupt), this_screen().live() as show:
+        with this_screen().live() as show:
             keep_looking(lambda: show(*_lively(ledger)), every)
     else:
         this_screen().show(*status_tables(ledger))
 
 
 def keep_looking(look: Callable[[], None], every: float | None) -> None:
-    """Looks again and again; once, where there is no pace."""
+    """Looks again and again, until Ctrl-C; once, where there is no pace."""
     look()
-    while every is not None:
-        time.sleep(every)
-        look()
+    with suppress(KeyboardInterrupt):
+        while every is not None:
+            time.sleep(every)
+            look()
 
 
 def _lively(ledger: Ledger) -> list[Table | str]:

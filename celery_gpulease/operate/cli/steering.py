@@ -12,7 +12,7 @@ from celery_gpulease.dispatch.revoking import cancel as cancel_tasks
 from celery_gpulease.ledger.views import held_of_pool
 from celery_gpulease.model import PRIORITIES, check_pool
 from celery_gpulease.operate.cli.completion import complete_gpu, complete_task
-from celery_gpulease.operate.cli.group import command, this_app
+from celery_gpulease.operate.cli.group import command, known, this_app
 from celery_gpulease.operate.tables import counted
 from celery_gpulease.reconcile.corrections import reconcile as reconcile_ledger
 
@@ -141,14 +141,6 @@ def drain(ledger: Ledger, gpu: str) -> None:
 def undrain(ledger: Ledger, gpu: str) -> None:
     """Work for GPU again."""
     click.echo(f"{known(ledger.drain(gpu, drained=False), gpu)} takes work")
-
-
-def known(gpu: str | None, name: str) -> str:
-    """The id of a GPU; where the ledger does not know it, an error for people."""
-    if gpu is None:
-        message = f"no GPU {name!r} is registered; `gpulease status` lists them"
-        raise click.ClickException(message)
-    return gpu
 
 
 def not_held(app: Any, task_id: str, *, is_known: bool) -> click.ClickException:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from celery_gpulease.ledger.census import gpu_called
 from celery_gpulease.ledger.story import events, story_of, whereabouts
 from celery_gpulease.ledger.views import gpu_rows
 from celery_gpulease.operate import stories
-from celery_gpulease.operate.cli.completion import complete_task
-from celery_gpulease.operate.cli.group import as_json, command, print_json, this_app, this_screen
+from celery_gpulease.operate.cli.completion import complete_gpu, complete_task
+from celery_gpulease.operate.cli.group import as_json, command, known, print_json, this_app, this_screen
 from celery_gpulease.operate.tables import Table
 
 if TYPE_CHECKING:
@@ -55,13 +56,15 @@ def why(ledger: Ledger, task_id: str, *, is_json: bool) -> None:
 @command
 @as_json
 @click.option("--trouble", is_flag=True, help="Only what did not go its usual way: deaths, quarantines, corrections …")
+@click.option("--gpu", help="Only of this GPU.", shell_complete=complete_gpu)
 @click.option("--hours", type=click.FloatRange(0), help="Only of the last so many hours.")
 @click.option("-n", "--number", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
-def journal(ledger: Ledger, *, is_json: bool, trouble: bool, hours: float | None, number: int) -> None:
+def journal(ledger: Ledger, *, is_json: bool, trouble: bool, gpu: str | None, hours: float | None, number: int) -> None:
     """Tell what happened lately, to all tasks and GPUs, the last at the end."""
     since = time.time() - hours * HOUR if hours is not None else 0.0
     recent = takewhile(lambda one: one.at >= since, events(ledger))
-    chosen = (one for one in recent if not trouble or stories.is_trouble(one))
+    there = known(gpu_called(ledger, gpu), gpu) if gpu else ""
+    chosen = (one for one in recent if (stories.is_trouble(one) or not trouble) and there in ("", one.gpu))
     found: list[Event] = list(islice(chosen, number))[::-1]
     if is_json:
         print_json([asdict(one) for one in found])
