@@ -35,7 +35,7 @@ def test_a_task_is_told_of_while_it_waits_and_runs_and_when_it_has_ended_and_so_
     assert "has ended: REVOKED" in says(world, "why", later)
     assert "no task nobody is known" in says(world, "why", "nobody", code=1)
     assert "the journal tells of no trouble" in says(world, "journal", "--trouble")
-    inspected(world, running)
+    inspected(world, running, waiting)
     world.open("go")
     world.succeeds(running)
     world.ends(waiting, "FAILURE")
@@ -64,14 +64,14 @@ def test_a_task_is_told_of_while_it_waits_and_runs_and_when_it_has_ended_and_so_
     assert len({line["token"] for line in lines_of(world, waiting) if line["token"]}) == 3
 
 
-def inspected(world, running):
+def inspected(world, running, waiting):
     """Celery's own tools see the GPU, and drain it."""
     (answer,) = json.loads(world.processes.run(*CELERY, "inspect", "gpulease", "-j").output).values()
     assert (answer["gpu"], answer["takes_work"], answer["pools"]) == (GPU, True, ["default"])
     assert [one["task_id"] for one in answer["running"]] == [running]
     assert f"{GPU} is draining" in world.processes.run(*CELERY, "control", "gpulease_drain", GPU).output
     assert world.row(0)["state"] == "draining"
-    assert "every GPU of pool 'default' is draining" in says(world, "pending")
+    assert "every GPU of pool 'default' is drained" in says(world, "why", waiting)
     (answer,) = world.app.control.broadcast("gpulease_undrain", arguments={"gpu": GPU}, reply=True, timeout=5, limit=1)
     assert answer == {f"gpu0@{HOST}": {"ok": f"{GPU} takes work"}}
     (answer,) = world.app.control.broadcast("gpulease_drain", arguments={"gpu": "x:1"}, reply=True, timeout=5, limit=1)
