@@ -61,14 +61,14 @@ def seconds_since_reconciled(ledger: Ledger) -> float | None:
 
 
 def lines(ledger: Ledger) -> Iterator[Line]:
-    """Where somebody waits: the lines of pools, then those of GPUs."""
+    """Where somebody waits: the lines of pools, then those of GPUs; not those of programs, which need no worker."""
     for kind in ("pending", "pinned"):
         for name in sorted(_names(ledger, kind)):
             with in_our_words("lines"):
                 length = int(ledger.client.zcard(ledger.keys.named(kind, name)))
             if length and kind == "pending":
                 yield Line(name, "", "", length)
-            elif length:
+            elif length and "/" not in name:
                 yield Line("", name, gpu_called(ledger, name) or name, length)
 
 

@@ -39,6 +39,7 @@ MEANINGS: Final = {
     "deferred": "its rate_limit lets it wait",
     "bumped": "its priority is now {detail} (0 goes first)",
     "requeued": "back at its old place in the line: {detail}",
+    "left": "it is given up: {detail}",
     "superseded": "its run died after it had asked for another one: {detail}",
     "robbed": "another holder has its lease: {detail}",
     "forced": "its lease was taken away by order {detail}",
@@ -107,9 +108,8 @@ def sentences(
 def _now(one: Whereabouts, gpus: Sequence[GPURow]) -> str:
     since, held = seconds(one.gpu_seconds), seconds(one.held_seconds)
     if one.state == "pending":
-        line = f"the line of {f'GPU {one.pin}' if one.pin else f'pool {one.pool}'}"
-        reason = why_gpu_waits(one.pin, gpus) if one.pin else why_pool_waits(one.pool, gpus)
-        return f"waits since {held}, number {one.position} in {line}: {reason}"
+        line, reason = _line(one, gpus)
+        return f"waits since {held}, number {one.position} in the line of {line}: {reason}"
     if one.state == "scheduled":
         return f"waits for its time: {why_not_due(one.due_seconds or 0.0, one.deliveries)}"
     if one.state == "claimed":
@@ -120,6 +120,16 @@ def _now(one: Whereabouts, gpus: Sequence[GPURow]) -> str:
         why = {"early": "it gave that back early", "forced": "by order"}.get(one.why, "another holder has it")
         return f"runs on GPU {_served(one.gpu, gpus)} since {since}, without its lease: {why}"
     return f"is about to end: {DETAILS.get(one.why, one.why)}"
+
+
+def _line(one: Whereabouts, gpus: Sequence[GPURow]) -> tuple[str, str]:
+    """The line in which it stands, and why it waits there; a program's pin is <host>/<pool>."""
+    host, slash, _ = one.pin.partition("/")
+    if slash:
+        return f"programs on host {host}", f"it needs a GPU of that host; {why_pool_waits(one.pool, gpus)}"
+    if one.pin:
+        return f"GPU {one.pin}", why_gpu_waits(one.pin, gpus)
+    return f"pool {one.pool}", why_pool_waits(one.pool, gpus)
 
 
 def _served(gpu: str, gpus: Sequence[GPURow]) -> str:
