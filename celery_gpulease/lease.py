@@ -7,7 +7,10 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from celery.utils.log import get_logger
+
 from celery_gpulease.exceptions import LeaseLost, LedgerUnavailable
+from celery_gpulease.facts import facts
 from celery_gpulease.model import GPU
 
 if TYPE_CHECKING:
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
 
     from celery_gpulease.ledger import Ledger
     from celery_gpulease.model import Claim
+
+logger = get_logger(__name__)
 
 NO_GPU: Final = GPU(None, None)
 
@@ -142,6 +147,9 @@ class Lease:
             return
         self._ledger.give_back(self.claim)
         self._is_given_back = True
+        if _current is not None and _current.lease is self:
+            words = "%s gave GPU %s back early, and runs on"
+            logger.info(words, _current.task_id, self.claim.gpu, extra=_current.facts)
 
     def may_have_lapsed(self) -> bool:
         """Has it been held for so long, or not been renewed for so long, that it may have lapsed meanwhile?
@@ -170,6 +178,7 @@ class Run:
     Attributes:
         stored: The end that an earlier run has stored already.
         called: The name of the task that it calls as a function, where it is that of a map.
+        pool: Of which it was held.
         is_guarded: The task's `__call__` has begun.
     """
 
@@ -180,14 +189,21 @@ class Run:
         lease: Lease,
         stored: dict[str, Any] | None = None,
         called: str | None = None,
+        pool: str = "",
     ) -> None:
         self.task_id, self.gpu, self.lease, self.stored, self.called = task_id, gpu, lease, stored, called
-        self.is_guarded = False
+        self.pool, self.is_guarded = pool, False
 
     @property
     def claim(self) -> Claim | None:
         """What it runs under."""
         return self.lease.claim
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What its lines of the log say to programs."""
+        gpu, token = (self.claim.gpu, self.claim.token) if self.claim else ("", "")
+        return facts(task_id=self.task_id, gpu=gpu, pool=self.pool, token=token)
 
     def must_not_begin(self) -> bool:
         """Does its task run, or wait, elsewhere already? That of a robbed run does not: this one is its only one."""

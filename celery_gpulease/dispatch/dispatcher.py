@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery.utils.log import get_logger
 
+from celery_gpulease.facts import facts
 from celery_gpulease.ledger.answers import Closed
 
 if TYPE_CHECKING:
@@ -65,5 +66,6 @@ class Dispatcher:
         is_own = gpu == self.gpu and self.is_running()  # its run takes the lease back
         if is_own or self.ledger.reap(gpu) != "reaped":
             return False
-        logger.warning("The lease of GPU %s has lapsed: its worker is gone, and its task goes back or ends", gpu)
+        words = "The lease of GPU %s has lapsed: its worker is gone, or did not start its task, which goes back or ends"
+        logger.warning(words, gpu, extra=facts(gpu=gpu))
         return True

@@ -22,7 +22,9 @@ from kombu.serialization import prepare_accept_content
 from celery_gpulease import events
 from celery_gpulease.ends import backend_of, is_result_ignored, registered, repeat_end, stored_end
 from celery_gpulease.exceptions import LeaseLost
+from celery_gpulease.facts import facts
 from celery_gpulease.loops import Loop
+from celery_gpulease.model import HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -116,7 +118,8 @@ def _revoke(ending: Ending, task: Any, backend: Any, request: Context) -> Event:
     backend.mark_as_revoked(ending.task_id, REASONS[ending.why], request=request, store_result=is_stored)
     if task is not None:
         signals.task_revoked.send(task, request=request, terminated=False, signum=None, expired=is_expired)
-    logger.info("Task %s[%s] is revoked: %s", ending.task, ending.task_id, ending.why)
+    words = "Task %s[%s] is revoked: %s"
+    logger.info(words, ending.task, ending.task_id, ending.why, extra=_facts(ending, request))
     return "task-revoked", {"terminated": False, "signum": None, "expired": is_expired}
 
 
@@ -128,8 +131,14 @@ def _fail(ending: Ending, task: Any, backend: Any, request: Context) -> Event:
             sender=task, task_id=ending.task_id, exception=error, args=request.args, kwargs=request.kwargs,
             traceback=None, einfo=None,
         )  # fmt: skip
-    logger.error("Task %s[%s] has failed: %s", ending.task, ending.task_id, error)
+    words = "Task %s[%s] has failed: %s"
+    logger.error(words, ending.task, ending.task_id, error, extra=_facts(ending, request))
     return "task-failed", {"exception": repr(error), "traceback": None}
+
+
+def _facts(ending: Ending, request: Context) -> dict[str, str]:
+    header = getattr(request, HEADER, None) or {}
+    return facts(task_id=ending.task_id, pool=header.get("pool") or "")
 
 
 def request_of(app: Any, ending: Ending) -> Context:

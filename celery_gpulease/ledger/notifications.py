@@ -54,14 +54,27 @@ def are_missing(ledger: Ledger) -> bool | None:
 
 def eviction_trouble(ledger: Ledger) -> str | None:
     """Says that the server may evict leases, or None (also where it does not let us ask)."""
-    try:
-        with in_our_words("maxmemory-policy"):
-            policy = ledger.client.config_get("maxmemory-policy").get("maxmemory-policy", "noeviction")
-    except redis.exceptions.ResponseError:
-        return None  # the same refusal is told by `switch_on`
-    if policy == "noeviction":
+    policy = eviction_policy(ledger)
+    if policy in ("noeviction", None):
         return None
     return f"maxmemory-policy is {policy}: the server may evict leases and held tasks; set it to noeviction"
+
+
+def eviction_policy(ledger: Ledger) -> str | None:
+    """The server's `maxmemory-policy`; None where it does not let us ask (a refused CONFIG is told by `switch_on`)."""
+    try:
+        with in_our_words("maxmemory-policy"):
+            return str(ledger.client.config_get("maxmemory-policy").get("maxmemory-policy", "noeviction"))
+    except redis.exceptions.ResponseError:  # as hosted servers do
+        return _shown_policy(ledger)
+
+
+def _shown_policy(ledger: Ledger) -> str | None:
+    try:
+        with in_our_words("maxmemory-policy"):
+            return str(ledger.client.info("memory").get("maxmemory_policy", "noeviction"))
+    except redis.exceptions.ResponseError:
+        return None
 
 
 def _add_flags(client: redis.Redis) -> None:

@@ -96,6 +96,10 @@ class Orders(Calls):
             return Forced(word, name, f"{task}[{task_id}] ({worker})")
         return Forced(word, *found)
 
+    def locate(self, task_id: str) -> list[list[Any]]:
+        """Where each ticket of a task is now; see `story.whereabouts`."""
+        return self._call("locate", task_id=task_id)
+
     def take_turn(self, who: str, age: float = 0.0) -> bool:
         """One reconciler at a time: True when it is our turn now.
 

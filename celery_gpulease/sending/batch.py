@@ -18,6 +18,7 @@ from kombu.utils.functional import retry_over_time
 
 from celery_gpulease.dispatch.revoking import see_to
 from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.facts import facts
 from celery_gpulease.ledger.answers import Taken
 from celery_gpulease.ledger.unanswered import Unanswered
 from celery_gpulease.sending.tracking import tell_held
@@ -77,6 +78,9 @@ class Sending:
 
     def settle(self, answer: str) -> None:
         """Does what an answer asks for; see `send`."""
+        one = self.held
+        known = facts(task_id=one.task_id, gpu=one.pin, pool=one.pool)
+        logger.debug("%s[%s] of pool %s: %s", one.task, one.task_id, one.pool, answer, extra=known)
         if answer == "revoked":
             _end_revoked(self.installed, self.held)
         if answer == "lost":

@@ -18,6 +18,7 @@ from kombu.utils.encoding import str_to_bytes
 from celery_gpulease import events
 from celery_gpulease.ends import UNREADABLE, stored_end
 from celery_gpulease.exceptions import ConfigurationError
+from celery_gpulease.facts import facts
 from celery_gpulease.installed import installation
 from celery_gpulease.ledger.views import is_known
 from celery_gpulease.model import DEFAULT_POOL, HEADER, check_gpu, check_pool
@@ -116,7 +117,7 @@ def hold_stray(request: Any, gpu: str = "") -> None:
         LedgerUnavailable: Redis does not answer.
     """
     if _has_ended_before(request):
-        logger.warning("%s was delivered again, and is dropped: its result is stored", request)
+        logger.info("%s was delivered again, and is dropped: its result is stored", request)
         return
     try:
         installed, one = installation(request.app), _held(request, gpu)
@@ -125,14 +126,15 @@ def hold_stray(request: Any, gpu: str = "") -> None:
         _fail(request, error)
         return
     if is_known(ledger, one.ticket):
-        logger.warning("%s came twice, and is dropped: it is held, runs, or has run", request)
+        logger.info("%s came twice, and is dropped: it is held, runs, or has run", request)
         return
     told = {"uuid": request.id, "name": request.task.name, "pool": one.pool, "gpu": one.pin or None}
     events.send(request.app, "task-held", **told)
     context = _context(request) if installed.settings.track_held else None
     answer = Sending(installed, one, context, policy=None).send()
     what = "is revoked" if answer == "revoked" else "is held for a GPU"
-    logger.warning("%s came past the ledger, and %s", request, what)
+    known = facts(task_id=one.task_id, gpu=one.pin, pool=one.pool)
+    logger.warning("%s came past the ledger, and %s", request, what, extra=known)
 
 
 def _fail(request: Any, error: Exception) -> None:

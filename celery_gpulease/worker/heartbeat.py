@@ -120,9 +120,8 @@ class Heartbeat(Loop):
             board.write_renewed(execution.claim.fence, asked_at)
             if answer == "regained":
                 self._regained_at = time.monotonic()
-                logger.warning(
-                    "%s had lost the lease of GPU %s and took it back", execution.request, execution.claim.gpu
-                )
+                words = "%s had lost the lease of GPU %s and took it back"
+                logger.info(words, execution.request, execution.claim.gpu, extra=execution.request.facts)
         elif answer in ("robbed", "lost") and not execution.is_over:
             self._lose(execution, answer)
         elif answer == "ended":
@@ -151,7 +150,8 @@ class Heartbeat(Loop):
             return
         execution.done_since = execution.done_since or time.monotonic()
         if time.monotonic() - execution.done_since > self._settings.lease_ttl:
-            logger.warning("%s is over, and how it ended was not told: it goes back to its place", execution.request)
+            words = "%s is over, and how it ended was not told: it goes back to its place"
+            logger.warning(words, execution.request, extra=execution.request.facts)
             self._gpu_worker.end(execution.claim, "its end was not told")
 
     def _is_dropped(self, execution: Execution) -> bool:
@@ -168,7 +168,8 @@ class Heartbeat(Loop):
         fence = execution.claim.fence
         is_begun = board.is_begun(fence) or board.is_released(fence) or board.is_done(fence)
         if not is_begun and time.monotonic() - execution.unknown_since > DROPPED_AFTER:
-            logger.warning("%s was dropped by Celery before it ran, and goes back to its place", request)
+            words = "%s was dropped by Celery before it ran, and goes back to its place"
+            logger.info(words, request, extra=request.facts)
             board.write_given_up(fence)  # should a process begin it after all, it does not run
             self._gpu_worker.end(execution.claim, "dropped by Celery", counted=False)
         return not is_begun
@@ -180,14 +181,20 @@ def settle(gpu_worker: GPUWorker, execution: Execution) -> None:
     Raises:
         LedgerUnavailable: Redis does not answer; the execution remains.
     """
+    request = execution.request
     if execution.end is None:
         if not board.is_released(execution.claim.fence):
             gpu_worker.ledger.release(execution.claim)
+            logger.info("%s is over: GPU %s is given back", request, execution.claim.gpu, extra=request.facts)
     else:
         if gpu_worker.is_cold:  # else the GPU that is given up would be claimed again at once
             gpu_worker.close()
         is_wanted = execution.end == REJECTED
         counted = execution.is_counted
-        if gpu_worker.ledger.requeue(execution.claim, execution.end, counted=counted, wanted=is_wanted) == "ending":
+        answer = gpu_worker.ledger.requeue(execution.claim, execution.end, counted=counted, wanted=is_wanted)
+        logger.info(
+            "%s gives GPU %s back (%s): %s", request, execution.claim.gpu, execution.end, answer, extra=request.facts
+        )
+        if answer == "ending":
             gpu_worker.on_ending()
     gpu_worker.settled(execution)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from celery.utils.log import get_logger
 
 from celery_gpulease.exceptions import ConfigurationError, GPUInUse
+from celery_gpulease.facts import facts
 from celery_gpulease.model import Presence
 from celery_gpulease.worker.leftovers import end_left_by
 from celery_gpulease.worker.processes import is_certainly_alive, is_certainly_dead
@@ -56,7 +57,7 @@ def named_dead(gpu_worker: GPUWorker, last: Presence) -> str:
     if not is_certainly_dead(last):
         return ""
     gpu = gpu_worker.device.id
-    logger.warning("GPU %s had %s, which is dead: it is taken over", gpu, describe(last))
+    logger.warning("GPU %s had %s, which is dead: it is taken over", gpu, describe(last), extra=facts(gpu=gpu))
     end_left_by(gpu_worker.ledger, gpu, last)
     return last.instance
 

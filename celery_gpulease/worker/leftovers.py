@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery.utils.log import get_logger
 
+from celery_gpulease.facts import facts
 from celery_gpulease.worker.processes import is_gone, living, realm
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def quarantine(ledger: Ledger, gpu: str, left: list[Process]) -> None:
     """Closes a GPU while these live."""
     names = ", ".join(f"{one.pid} ({one.name})" for one in left)
     reason = f"a task was killed there, and what it has started still runs: process {names}"
-    logger.error("GPU %s is quarantined: %s", gpu, reason)
+    logger.error("GPU %s is quarantined: %s", gpu, reason, extra=facts(gpu=gpu))
     told = json.dumps({"realm": realm(), "processes": [(one.pid, one.started) for one in left]})
     ledger.quarantine(gpu, reason, told)
 

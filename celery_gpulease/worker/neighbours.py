@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery.utils.log import get_logger
 
+from celery_gpulease.facts import facts
 from celery_gpulease.loops import Loop
 from celery_gpulease.worker.joining import describe
 from celery_gpulease.worker.leftovers import end_left_by
@@ -83,5 +84,6 @@ class Neighbours(Loop):
     def _bury(self, gpu: str, dead: Presence) -> None:
         end_left_by(self._gpu_worker.ledger, gpu, dead)
         if self._gpu_worker.ledger.bury(gpu, dead.instance):
-            logger.warning("GPU %s had %s, which is dead: its task goes back or ends", gpu, describe(dead))
+            words = "GPU %s had %s, which is dead: its task goes back or ends"
+            logger.warning(words, gpu, describe(dead), extra=facts(gpu=gpu))
             self._gpu_worker.on_ending()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from celery_gpulease.model import Device
 
 GROUP = "GPU Options"
+REMOTE = "celery_gpulease.operate.remote:add_remote_commands"
 
 
 def add_options(app: Any) -> None:
@@ -25,6 +26,9 @@ def add_options(app: Any) -> None:
     pools = f"The pools that this GPU serves, in order of preference (default: {DEFAULT_POOL})."
     app.user_options["worker"] |= {_option("--gpu", gpu), _option("--gpu-pools", pools)}
     signals.worker_init.connect(_worker_init, dispatch_uid="gpulease")
+    context = click.get_current_context(silent=True)
+    if context is not None and context.invoked_subcommand in ("inspect", "control"):  # which look for a command's name
+        symbol_by_name(REMOTE)()
 
 
 def _option(name: str, about: str) -> click.Option:
@@ -36,6 +40,7 @@ def _option(name: str, about: str) -> click.Option:
 
 def _worker_init(sender: Any, **_: Any) -> None:
     symbol_by_name("celery_gpulease.worker.commands:add_commands")()
+    symbol_by_name(REMOTE)()
     one_task_at_a_time(sender)
 
 

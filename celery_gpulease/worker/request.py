@@ -21,6 +21,7 @@ from kombu.utils.encoding import safe_repr
 
 from celery_gpulease.events import with_state
 from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.facts import facts
 from celery_gpulease.lease import board
 from celery_gpulease.model import AGAIN, HEADER, Claim, unique
 from celery_gpulease.sending.maps import gpu_task_of
@@ -88,6 +89,14 @@ class GPURequest(Request):
         else:
             self._eta = None  # the ledger will wait, not this process, which alone has the message
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """What its lines of the log say to programs."""
+        if self.claim is None:
+            return facts(task_id=self.id, gpu=self.gpu_worker.device.id)
+        pool = self._request_dict[HEADER].get("pool") or ""
+        return facts(task_id=self.id, gpu=self.claim.gpu, pool=pool, token=self.claim.token)
+
     # before it runs
 
     def revoked(self) -> bool:
@@ -148,10 +157,11 @@ class GPURequest(Request):
         if answer in ("run", "rerun", "again"):
             self.delivery_info["redelivered"] = answer != "run"
             self.gpu_worker.begin(claim, self)
+            logger.info("%s starts on GPU %s (delivery %d)", self, claim.gpu, claim.delivery, extra=self.facts)
             self._tell_of_claim(claim)
             self._say_ignored_limits()
             return True
-        logger.info("%s is dropped: its claim is over (%s)", self, answer)
+        logger.info("%s is dropped: its claim is over (%s)", self, answer, extra=self.facts)
         return False
 
     def _write_renewed(self, claim: Claim) -> None:
@@ -205,7 +215,7 @@ class GPURequest(Request):
         elif isinstance(error, Reject) and isinstance(error.reason, Ignore):  # Task.retry, refused by HOLD
             self._end_unstored(error)
         elif self._has_died(error):
-            logger.error("%s: its process died under it: %s", self, error)
+            logger.error("%s: its process died under it: %s", self, error, extra=self.facts)
             self._end_unstored(error, f"its process died: {error}")
         else:
             self._end_as_celery(error, exc_info, send_failed_event, return_ok)
@@ -262,7 +272,7 @@ class GPURequest(Request):
         if self._lost_why:
             return
         self._lost_why = why
-        logger.error("%s has lost the lease of GPU %s (%s)", self, self.gpu_worker.device.id, why)
+        logger.error("%s has lost the lease of GPU %s (%s)", self, self.gpu_worker.device.id, why, extra=self.facts)
         if self.time_start:
             self._stop()
 

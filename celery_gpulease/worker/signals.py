@@ -47,7 +47,7 @@ def _task_prerun(task_id: str, task: Any, args: Any, kwargs: Any, **_: Any) -> N
     device = gpu_workers.current.device
     stored = _stored_end(task, task_id, header[AGAIN]) if AGAIN in header else None  # before Celery marks it as started
     held, called = Lease(gpu_workers.current.ledger, claim), called_by(task.name, args, kwargs)
-    lease.begin(Run(task_id, GPU(device.id, device.index), held, stored, called))
+    lease.begin(Run(task_id, GPU(device.id, device.index), held, stored, called, header.get("pool") or ""))
 
 
 def _stored_end(task: Any, task_id: str, since_ms: int) -> dict[str, Any] | None:
@@ -58,7 +58,7 @@ def _stored_end(task: Any, task_id: str, since_ms: int) -> dict[str, Any] | None
         return None
 
 
-def _task_postrun(task_id: str, state: str | None = None, **_: Any) -> None:
+def _task_postrun(task_id: str, task: Any, state: str | None = None, **_: Any) -> None:
     run = lease.current(task_id)
     if gpu_workers.current is None or run is None or run.claim is None:
         return
@@ -75,3 +75,4 @@ def _task_postrun(task_id: str, state: str | None = None, **_: Any) -> None:
         logger.warning("The lease of GPU %s is released later, by the main process: %s", run.claim.gpu, error)
     else:
         lease.board.write_child(released_fence=run.claim.fence)
+        logger.info("%s[%s] is over: GPU %s is given back", task.name, task_id, run.claim.gpu, extra=run.facts)

@@ -1,5 +1,6 @@
 """Who may read and write: certificates, rights and passwords."""
 
+import json
 import signal
 import ssl
 import traceback
@@ -187,6 +188,7 @@ def steer(world):
         ("bump", bumped, "--priority", "3"),
         ("status",),
         ("pending",),
+        ("why", running),
         ("reconcile",),
         ("drain", gpu),
         ("undrain", gpu),
@@ -195,6 +197,7 @@ def steer(world):
         command = world.gpulease(*words)
         assert command.exit_code == 0, repr(command)
     wait_until(lambda: is_watched(port), SOON, "the exporter to see the ledger")
+    assert "rights" not in {one["check"] for one in json.loads(world.gpulease("doctor", "--json").output)}
     world.app.control.revoke_by_stamped_headers({"who": "me"})
     world.app.control.revoke(revoked)
     world.open("go")

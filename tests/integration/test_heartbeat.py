@@ -44,7 +44,7 @@ def claim(world, gpu_worker):
     world.ledger.claim(GPU)
     claim = world.pop()
     world.ledger.start(claim, "nonce", gpu_worker.presence.instance, acks_late=True, limit=3, stores_result=True)
-    gpu_worker.begin(claim, request=SimpleNamespace(is_unknown_to_pool=lambda: True))
+    gpu_worker.begin(claim, request=SimpleNamespace(is_unknown_to_pool=lambda: True, facts={}))
     board.write_child(begun_fence=claim.fence)
     return claim
 

@@ -3,6 +3,7 @@
 import builtins
 import ctypes
 import json
+import logging
 import os
 import resource
 import signal
@@ -34,6 +35,25 @@ if gate := os.environ.get("TEST_RECEIVED_GATE"):  # main is stuck before START, 
         """Keeps the event loop until a file of this name is there."""
         while not (JOURNAL.parent / gate).exists():
             time.sleep(0.01)
+
+
+if name := os.environ.get("TEST_FACTS"):  # as whoever reads logs by a program
+
+    class FactsFormatter(logging.Formatter):
+        """The `extra` of a line as JSON."""
+
+        def format(self, record):
+            """A line's level and message, with the facts."""
+            told = {name: getattr(record, name) for name in ("task_id", "gpu", "pool", "token")}
+            return json.dumps({"level": record.levelname, "message": record.getMessage(), **told})
+
+    @signals.after_setup_logger.connect(weak=False)
+    def add_facts(logger, **_):
+        """Writes the lines that have facts into a file of this name."""
+        handler = logging.FileHandler(JOURNAL.parent / name)
+        handler.setFormatter(FactsFormatter())
+        handler.addFilter(lambda record: hasattr(record, "gpu"))
+        logger.addHandler(handler)
 
 
 JOURNAL = Path(os.environ["TEST_JOURNAL"])

@@ -1,93 +1,23 @@
-"""`celery -A proj gpulease …`: what is true of the GPUs, and what their people may change."""
+"""What their people may change: `cancel`, `bump`, `drain`, `undrain`, `release` and `reconcile`."""
 
 from __future__ import annotations
 
-import json
-import sys
 import uuid
-from dataclasses import asdict
-from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 from celery.states import READY_STATES
 
 from celery_gpulease.dispatch.revoking import cancel as cancel_tasks
-from celery_gpulease.exceptions import GPULeaseError
-from celery_gpulease.installed import installation
-from celery_gpulease.ledger.views import gpu_rows, held_of_pool, pending_rows, pool_rows
+from celery_gpulease.ledger.views import held_of_pool
 from celery_gpulease.model import PRIORITIES, check_pool
-from celery_gpulease.operate.exporter import exporter
+from celery_gpulease.operate.cli.completion import complete_gpu, complete_task
+from celery_gpulease.operate.cli.group import command, known, this_app
+from celery_gpulease.operate.tables import counted
 from celery_gpulease.reconcile.corrections import reconcile as reconcile_ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from celery_gpulease.ledger import Ledger
-
-as_json = click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
-
-
-@click.group()
-def gpulease() -> None:
-    """See and steer the GPUs and their leases."""
-
-
-gpulease.add_command(exporter)
-
-
-def command(run: Callable[..., None]) -> Callable[..., None]:
-    """A sub-command: its first argument is the ledger of the app; our errors are told without a traceback."""
-
-    @click.pass_context
-    @wraps(run)
-    def with_ledger(context: click.Context, /, *args: Any, **options: Any) -> None:
-        try:
-            run(installation(context.obj.app).ledger, *args, **options)
-        except GPULeaseError as error:
-            raise click.ClickException(f"{type(error).__name__}: {error}") from error
-
-    return gpulease.command(run.__name__)(with_ledger)
-
-
-@command
-@as_json
-def status(ledger: Ledger, *, is_json: bool) -> None:
-    """Every GPU and its lease, every pool and who waits for it."""
-    gpus = gpu_rows(ledger)
-    pools = pool_rows(ledger, gpus)
-    if is_json:
-        print_json({"pools": {name: asdict(row) for name, row in pools.items()}, "gpus": [asdict(row) for row in gpus]})
-        return
-    heads = ("GPU", "POOLS", "STATE", "TASK", "HELD", "TTL", "WORKER", "REASON")
-    print_table(heads, [
-        (gpu.id, ",".join(gpu.pools), gpu.state, task_of(gpu.task, gpu.task_id), seconds(gpu.held_seconds),
-         seconds(gpu.ttl_seconds), gpu.worker, gpu.reason)
-        for gpu in gpus
-    ])  # fmt: skip
-    click.echo()
-    print_table(
-        ("POOL", "PENDING", "OLDEST", "SCHEDULED"),
-        [(name, row.pending, seconds(row.oldest_seconds), row.scheduled) for name, row in pools.items()],
-    )
-
-
-@command
-@as_json
-def pending(ledger: Ledger, *, is_json: bool) -> None:
-    """Who waits, in order, and for what."""
-    rows = pending_rows(ledger, gpu_rows(ledger))
-    if is_json:
-        print_json([asdict(row) for row in rows])
-        return
-    cells = [
-        (row.pool, row.position, row.priority, seconds(row.age_seconds), task_of(row.task, row.task_id), row.reason)
-        for row in rows
-    ]
-    if not cells:
-        click.echo("nobody waits")
-        return
-    print_table(("POOL", "POSITION", "PRIORITY", "AGE", "TASK", "REASON"), cells)  # fmt: skip
 
 
 @command
@@ -105,7 +35,7 @@ def reconcile(ledger: Ledger, *, dry_run: bool) -> None:
 
 
 @command
-@click.argument("task_id", required=False)
+@click.argument("task_id", required=False, shell_complete=complete_task)
 @click.option("--all", "is_all", is_flag=True, help="All that are held of a pool.")
 @click.option("--pool", help="The pool, with --all.")
 @click.option("-f", "--force", "--yes", "is_sure", is_flag=True, help="Don't ask, with --all.")
@@ -129,7 +59,7 @@ def cancel_pool(ledger: Ledger, pool: str, *, is_sure: bool) -> None:
     if not is_sure:
         question = f"{counted(len(task_ids), 'held task')} of pool {pool} will be cancelled, for good. Are you sure?"
         click.confirm(question, abort=True)
-    found, trouble = cancel_tasks(click.get_current_context().obj.app, ledger, task_ids)
+    found, trouble = cancel_tasks(this_app(), ledger, task_ids)
     number = sum(bool(one.taken) for one in found)
     if trouble:
         message = f"{counted(number, 'task')} taken back; a GPU worker will store REVOKED, which failed here: {trouble}"
@@ -139,7 +69,7 @@ def cancel_pool(ledger: Ledger, pool: str, *, is_sure: bool) -> None:
 
 def cancel_one(ledger: Ledger, task_id: str) -> None:
     """Cancels what is held of one task; why not, where nothing is."""
-    app = click.get_current_context().obj.app
+    app = this_app()
     (found,), trouble = cancel_tasks(app, ledger, [task_id])
     if found.running_on:
         waiting = "what waited of it is cancelled, but " if found.taken else ""
@@ -158,7 +88,7 @@ def cancel_one(ledger: Ledger, task_id: str) -> None:
 
 
 @command
-@click.argument("task_id")
+@click.argument("task_id", shell_complete=complete_task)
 @click.option(
     "--priority",
     type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]),
@@ -172,14 +102,14 @@ def bump(ledger: Ledger, task_id: str, *, priority: int) -> None:
         message = f"task {task_id} waits no more: a GPU has it already"
         raise click.ClickException(message)
     if not found.places:
-        raise not_held(click.get_current_context().obj.app, task_id, is_known=found.word != "unknown")
+        raise not_held(this_app(), task_id, is_known=found.word != "unknown")
     for where, position in found.places:
         place = "is not due yet" if position is None else f"is number {position} in the line of {where}"
         click.echo(f"task {task_id} has priority {priority} now, and {place}")
 
 
 @command
-@click.argument("gpu")
+@click.argument("gpu", shell_complete=complete_gpu)
 @click.option("--force", is_flag=True, help="Yes: whoever has the lease loses it.")
 def release(ledger: Ledger, gpu: str, *, force: bool) -> None:
     """Take the lease of GPU away by hand, whoever has it; say who loses it."""
@@ -200,25 +130,17 @@ def release(ledger: Ledger, gpu: str, *, force: bool) -> None:
 
 
 @command
-@click.argument("gpu")
+@click.argument("gpu", shell_complete=complete_gpu)
 def drain(ledger: Ledger, gpu: str) -> None:
     """No new work for GPU; what runs there ends by itself."""
     click.echo(f"{known(ledger.drain(gpu, drained=True), gpu)} is draining")
 
 
 @command
-@click.argument("gpu")
+@click.argument("gpu", shell_complete=complete_gpu)
 def undrain(ledger: Ledger, gpu: str) -> None:
     """Work for GPU again."""
     click.echo(f"{known(ledger.drain(gpu, drained=False), gpu)} takes work")
-
-
-def known(gpu: str | None, name: str) -> str:
-    """The id of a GPU; where the ledger does not know it, an error for people."""
-    if gpu is None:
-        message = f"no GPU {name!r} is registered; `gpulease status` lists them"
-        raise click.ClickException(message)
-    return gpu
 
 
 def not_held(app: Any, task_id: str, *, is_known: bool) -> click.ClickException:
@@ -229,32 +151,3 @@ def not_held(app: Any, task_id: str, *, is_known: bool) -> click.ClickException:
     if is_known:
         return click.ClickException(f"task {task_id} has ended already: a GPU worker is about to write its end")
     return click.ClickException(f"no task {task_id} is held")
-
-
-def counted(number: int, what: str) -> str:
-    """A number of things, for people."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def print_json(value: object) -> None:
-    """Prints one JSON value."""
-    json.dump(value, sys.stdout, indent=2)
-    click.echo()
-
-
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints a table for people; None is shown as '-'."""
-    lines = [tuple(heads), *(tuple("-" if cell in (None, "") else str(cell) for cell in row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    for line in lines:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-
-
-def seconds(value: float | None) -> str | None:
-    """Seconds for people."""
-    return None if value is None else f"{value:.1f}s"
-
-
-def task_of(name: str | None, task_id: str | None) -> str | None:
-    """A task for people."""
-    return f"{name}[{task_id}]" if task_id else None

@@ -1,0 +1,39 @@
+"""Why a task waits, in words for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from celery_gpulease.ledger.views import GPURow
+
+
+def why_pool_waits(pool: str, gpus: Sequence[GPURow]) -> str:
+    """What keeps the first in a pool's line from a GPU."""
+    states = sorted({shown(gpu) for gpu in gpus if pool in gpu.pools})
+    if not states:
+        return f"no GPU serves pool {pool!r}"
+    if "free" in states:
+        return f"a GPU of pool {pool!r} is free, and about to take it"
+    return f"every GPU of pool {pool!r} is " + " or ".join(states)
+
+
+def why_gpu_waits(gpu_id: str, gpus: Sequence[GPURow]) -> str:
+    """The same in the line of one GPU."""
+    states = [shown(gpu) for gpu in gpus if gpu.id == gpu_id]
+    return f"pinned to {gpu_id}, which " + (f"is {states[0]}" if states else "no worker has ever served")
+
+
+def why_not_due(seconds: float, deliveries: int) -> str:
+    """What waits for its time. What was given out before, and waits so again, has died."""
+    again = f", since its runs died {deliveries} times" if deliveries > 1 else ""
+    return f"not due yet: in {seconds:.0f} s{again}"
+
+
+def shown(gpu: GPURow) -> str:
+    """A GPU's state, as a reason to wait."""
+    if gpu.state == "free":
+        return gpu.reason or "free"
+    return "drained" if gpu.state == "draining" else gpu.state

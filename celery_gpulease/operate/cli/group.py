@@ -1,0 +1,68 @@
+"""The group of sub-commands, and what they share."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from celery_gpulease.exceptions import GPULeaseError
+from celery_gpulease.installed import installation
+from celery_gpulease.operate.tables import screen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_gpulease.operate.tables import Screen
+
+as_json = click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+
+
+@click.group(
+    epilog="A GPU is named <host>:<index>, such as node7:0, or by its UUID. Where to begin: `gpulease status` says "
+    "what runs where, `gpulease pending` who waits and why, `gpulease why TASK_ID` what happened to one task, "
+    "`gpulease journal --trouble` what went wrong lately, and `gpulease doctor` what could go wrong."
+)
+def gpulease() -> None:
+    """See and steer the GPUs, their leases, and the tasks that wait for them."""
+
+
+def command(run: Callable[..., None]) -> Callable[..., None]:
+    """A sub-command: its first argument is the ledger of the app; our errors are told without a traceback."""
+
+    @click.pass_context
+    @wraps(run)
+    def with_ledger(context: click.Context, /, *args: Any, **options: Any) -> None:
+        try:
+            run(installation(context.obj.app).ledger, *args, **options)
+        except GPULeaseError as error:
+            raise click.ClickException(f"{type(error).__name__}: {error}") from error
+
+    return gpulease.command(run.__name__)(with_ledger)
+
+
+def this_app() -> Any:
+    """The app that `-A` names."""
+    return click.get_current_context().obj.app
+
+
+def this_screen() -> Screen:
+    """Where tables are shown; `celery --no-color` and `-C` are heard."""
+    return screen(has_colours=not getattr(click.get_current_context().obj, "no_color", False))
+
+
+def known(gpu: str | None, name: str) -> str:
+    """The id of a GPU; where the ledger does not know it, an error for people."""
+    if gpu is None:
+        message = f"no GPU {name!r} is registered; `gpulease status` lists them"
+        raise click.ClickException(message)
+    return gpu
+
+
+def print_json(value: object) -> None:
+    """Prints one JSON value."""
+    json.dump(value, sys.stdout, indent=2)
+    click.echo()

@@ -1,0 +1,75 @@
+"""What happened: `why` tells the story of one task, `journal` that of all."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from celery_gpulease.ledger.census import gpu_called
+from celery_gpulease.ledger.story import events, story_of, whereabouts
+from celery_gpulease.ledger.views import gpu_rows
+from celery_gpulease.operate import stories
+from celery_gpulease.operate.cli.completion import complete_gpu, complete_task
+from celery_gpulease.operate.cli.group import as_json, command, known, print_json, this_app, this_screen
+from celery_gpulease.operate.tables import Table
+
+if TYPE_CHECKING:
+    from celery_gpulease.ledger import Ledger
+    from celery_gpulease.ledger.story import Event
+
+HOUR: Final = 3600
+
+
+@command
+@click.argument("task_id", shell_complete=complete_task)
+@as_json
+def why(ledger: Ledger, task_id: str, *, is_json: bool) -> None:
+    """Tell where the task TASK_ID is now, and what happened to it.
+
+    The journal remembers about the last ten thousand events of all tasks.
+    """
+    story, now = story_of(ledger, task_id), whereabouts(ledger, task_id)
+    end = stories.end_of(this_app(), task_id)
+    if not (story or now or end.is_stored):
+        message = f"no task {task_id} is known: it was never held here, or that is longer ago than the journal tells"
+        raise click.ClickException(message + (f" ({end.trouble})" if end.trouble else ""))
+    sentences = stories.sentences(task_id, story, now, end, gpu_rows(ledger))
+    if is_json:
+        print_json({
+            "task_id": task_id,
+            "summary": sentences,
+            "state": end.state,
+            "now": [asdict(one) for one in now],
+            "story": [asdict(one) for one in story],
+        })  # fmt: skip
+        return
+    screen = this_screen()
+    screen.show(*sentences)
+    if story:
+        screen.show("", Table(("TIME", "WHAT", "GPU", ""), [stories.row(one) for one in story]))
+
+
+@command
+@as_json
+@click.option("--trouble", is_flag=True, help="Only what did not go its usual way: deaths, quarantines, corrections …")
+@click.option("--gpu", help="Only of this GPU.", shell_complete=complete_gpu)
+@click.option("--hours", type=click.FloatRange(0), help="Only of the last so many hours.")
+@click.option("-n", "--number", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+def journal(ledger: Ledger, *, is_json: bool, trouble: bool, gpu: str | None, hours: float | None, number: int) -> None:
+    """Tell what happened lately, to all tasks and GPUs, the last at the end."""
+    since = time.time() - hours * HOUR if hours is not None else 0.0
+    recent = takewhile(lambda one: one.at >= since, events(ledger))
+    there = known(gpu_called(ledger, gpu), gpu) if gpu else ""
+    chosen = (one for one in recent if (stories.is_trouble(one) or not trouble) and there in ("", one.gpu))
+    found: list[Event] = list(islice(chosen, number))[::-1]
+    if is_json:
+        print_json([asdict(one) for one in found])
+    elif not found:
+        click.echo("the journal tells of no trouble" if trouble else "the journal tells of nothing")
+    else:
+        cells = [(*stories.row(one)[:3], one.task_id, stories.row(one)[3]) for one in found]
+        this_screen().show(Table(("TIME", "WHAT", "GPU", "TASK", ""), cells))

@@ -1,0 +1,153 @@
+"""A task's story in sentences: where it is now, and what each entry of the journal means."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from celery.backends.base import DisabledBackend
+from celery.states import READY_STATES
+
+from celery_gpulease.ledger.reasons import why_gpu_waits, why_not_due, why_pool_waits
+from celery_gpulease.operate.tables import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from celery_gpulease.ledger.story import Event, Whereabouts
+    from celery_gpulease.ledger.views import GPURow
+
+#: The usual road of a task, and what people order: nothing of these is trouble.
+USUAL: Final = frozenset(
+    {"held", "scheduled", "promoted", "claimed", "started", "released", "given_back", "deferred", "bumped", "ended"}
+)
+#: Ends, and ways back to the line, that somebody asked for.
+WANTED: Final = frozenset({"cancelled", "expired", "shutdown", "rejected"})
+
+#: What an entry means; {gpu} and {detail} are its own.
+MEANINGS: Final = {
+    "held": "it joined the line of pool {detail}",
+    "scheduled": "it waits for its time; then it joins the line of pool {detail}",
+    "promoted": "its time has come, it joined its line",
+    "claimed": "it was given this GPU, and is sent there",
+    "rerouted": "its worker did not get it, it is sent there once more",
+    "started": "it began",
+    "regained": "its lease had lapsed or was deleted, and it took it back",
+    "given_back": "it gave its GPU back early, and runs on",
+    "released": "it ended, and gave its GPU back",
+    "deferred": "its rate_limit lets it wait",
+    "bumped": "its priority is now {detail} (0 goes first)",
+    "requeued": "back at its old place in the line: {detail}",
+    "left": "it is given up: {detail}",
+    "superseded": "its run died after it had asked for another one: {detail}",
+    "robbed": "another holder has its lease: {detail}",
+    "forced": "its lease was taken away by order {detail}",
+    "ending": "it ends without running (again): {detail}",
+    "ended": "its end is written: {detail}",
+    "gave_up": "its end could not be written in ten tries: {detail}",
+    "vanished": "somebody deleted it, or the server evicted it: {detail}",
+    "quarantined": "this GPU gets no work for a while: {detail}",
+    "quarantine_ended": "this GPU gets work again: {detail}",
+    "corrected": "the reconciler: {detail}",
+}
+#: What a detail means, where it is one word of ours.
+DETAILS: Final = {
+    "lease_lost": "its worker died too often, or it may run only once (LeaseLost)",
+    "unstarted": "no worker started it in time",
+    "damaged": "it was damaged from outside",
+    "reaped": "its worker died, or was cut off for longer than the ttl",
+    "buried": "its worker died, which a neighbour saw",
+    "robbed": "another holder had its lease",
+    "lost": "its lease was lost",
+    "forced": "its lease was taken away by order",
+    "shutdown": "its worker stopped",
+    "rejected": "the task asked for it (Reject)",
+}
+
+
+@dataclass(frozen=True)
+class End:
+    """What the result backend says of a task; `trouble`: why it does not."""
+
+    state: str | None
+    trouble: str = ""
+
+    @property
+    def is_stored(self) -> bool:
+        """Has the task ended, as far as it knows?"""
+        return self.state in READY_STATES
+
+
+def end_of(app: Any, task_id: str) -> End:
+    """Asks the result backend, which may be any, and may be away."""
+    if isinstance(app.backend, DisabledBackend):
+        return End(None, "there is no result_backend to ask for its end")
+    try:
+        return End(str(app.AsyncResult(task_id).state))
+    except Exception as error:  # noqa: BLE001  of any backend; it is told
+        return End(None, f"the result backend does not say how it ended: {type(error).__name__}: {error}")
+
+
+def sentences(
+    task_id: str, story: Sequence[Event], now: Sequence[Whereabouts], end: End, gpus: Sequence[GPURow]
+) -> list[str]:
+    """Where a task is now: a sentence for each of its tickets, or how it ended and where it ran."""
+    here = [one for one in now if not (one.state == "ending" and end.is_stored)]
+    if here:
+        return [f"{one.task}[{task_id}] {_now(one, gpus)}{_deliveries(one)}" for one in here]
+    ran_on = [one.gpu for one in story if one.what == "started"]
+    where = f"; it ran on {' and then on '.join(dict.fromkeys(ran_on))}" if ran_on else ""
+    if end.state is None:
+        return [f"task {task_id} has ended{where} ({end.trouble})"]
+    if end.is_stored:
+        return [f"task {task_id} has ended: {end.state}{where}"]
+    return [f"task {task_id} is not held (any more){where}; its state is {end.state}"]
+
+
+def _now(one: Whereabouts, gpus: Sequence[GPURow]) -> str:
+    since, held = seconds(one.gpu_seconds), seconds(one.held_seconds)
+    if one.state == "pending":
+        line, reason = _line(one, gpus)
+        return f"waits since {held}, number {one.position} in the line of {line}: {reason}"
+    if one.state == "scheduled":
+        return f"waits for its time: {why_not_due(one.due_seconds or 0.0, one.deliveries)}"
+    if one.state == "claimed":
+        return f"was given GPU {one.gpu} {since} ago, and is about to start there"
+    if one.state == "started":
+        return f"runs on GPU {_served(one.gpu, gpus)} since {since}"
+    if one.state == "tail":
+        why = {"early": "it gave that back early", "forced": "by order"}.get(one.why, "another holder has it")
+        return f"runs on GPU {_served(one.gpu, gpus)} since {since}, without its lease: {why}"
+    return f"is about to end: {DETAILS.get(one.why, one.why)}"
+
+
+def _line(one: Whereabouts, gpus: Sequence[GPURow]) -> tuple[str, str]:
+    """The line in which it stands, and why it waits there; a program's pin is <host>/<pool>."""
+    host, slash, _ = one.pin.partition("/")
+    if slash:
+        return f"programs on host {host}", f"it needs a GPU of that host; {why_pool_waits(one.pool, gpus)}"
+    if one.pin:
+        return f"GPU {one.pin}", why_gpu_waits(one.pin, gpus)
+    return f"pool {one.pool}", why_pool_waits(one.pool, gpus)
+
+
+def _served(gpu: str, gpus: Sequence[GPURow]) -> str:
+    workers = [row.worker for row in gpus if row.id == gpu and row.worker]
+    return f"{gpu} (worker {workers[0]})" if workers else f"{gpu} (whose worker is gone)"
+
+
+def _deliveries(one: Whereabouts) -> str:
+    return f" (given out {one.deliveries} times)" if one.deliveries > 1 else ""
+
+
+def row(one: Event) -> tuple[str, str, str, str]:
+    """An entry of the journal for people: when, what, where, and what it means."""
+    detail = DETAILS.get(one.detail, one.detail)
+    meaning = MEANINGS.get(one.what, "{detail}").format(gpu=one.gpu, detail=detail).strip()
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.at)), one.what, one.gpu, meaning
+
+
+def is_trouble(one: Event) -> bool:
+    """Did something not go its usual way?"""
+    return one.what not in USUAL and not (one.what in ("requeued", "ending") and one.detail in WANTED)
