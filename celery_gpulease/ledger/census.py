@@ -89,9 +89,7 @@ def queues_without_gpu(ledger: Ledger) -> Iterator[tuple[str, int]]:
 
 
 def _names(ledger: Ledger, kind: str) -> set[str]:
-    begins = ledger.keys.named(kind) + ":"
+    begins = f"{kind}:"
     with in_our_words("lines"):
-        return {
-            str(key).removeprefix(begins)
-            for key in ledger.client.scan_iter(literally(begins) + "*", count=SCAN, _type="zset")
-        }
+        found = map(str, ledger.client.sscan_iter(ledger.keys.named("lines"), count=PAGE))
+        return {line.removeprefix(begins) for line in found if line.startswith(begins)}

@@ -10,6 +10,8 @@ import redis
 from celery_gpulease.ledger.connection import in_our_words
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from celery_gpulease.ledger.ledger import Ledger
 
 #: The consumer group of those who send events, and its one consumer: what is taken is never pending.
@@ -57,6 +59,18 @@ def entries_after(ledger: Ledger, number: str) -> list[Entry]:
     with in_our_words("entries_after"):
         found = ledger.client.xread({ledger.keys.named("journal"): number}, count=LONG_PAGE)
     return [_entry(name, fields) for name, fields in _only_page(found)]
+
+
+def entries_backward(ledger: Ledger) -> Iterator[Entry]:
+    """All entries, the last first, in pages; about ten thousand are kept."""
+    before = "+"
+    while True:
+        with in_our_words("entries_backward"):
+            page = ledger.client.xrevrange(ledger.keys.named("journal"), max=before, count=LONG_PAGE)
+        yield from (_entry(number, fields) for number, fields in page)
+        if len(page) < LONG_PAGE:
+            return
+        before = f"({page[-1][0]}"
 
 
 def take_turn(ledger: Ledger, who: str, seconds: float) -> bool:

@@ -66,6 +66,7 @@ def tried(ledger: Ledger) -> Iterator[tuple[Any, ...]]:
         yield from ((command, on, *rest) for command, *rest in commands)
     stream = f"{key}:stream"
     yield ("XGROUP CREATE", stream, "g", "0")
+    yield ("XREAD", "COUNT", 1, "STREAMS", stream, "0")
     yield ("XREADGROUP", "GROUP", "g", "c", "COUNT", 1, "NOACK", "STREAMS", stream, ">")
     yield from (("DEL", on) for on in keys)
 

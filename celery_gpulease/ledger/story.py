@@ -1,32 +1,16 @@
-"""What happened to a task, or to all of them, and where a task is now: reads only, in pages."""
+"""What happened to a task, and where it is now."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from celery_gpulease.ledger.census import gpu_called
-from celery_gpulease.ledger.connection import in_our_words
+from celery_gpulease.ledger.journal import entries_backward
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from celery_gpulease.ledger.journal import Entry
     from celery_gpulease.ledger.ledger import Ledger
-
-#: Entries in one round trip.
-PAGE: Final = 1000
-
-
-@dataclass(frozen=True)
-class Event:
-    """One entry of the journal: when (the epoch's seconds), what, to whom, where, and why."""
-
-    at: float
-    what: str
-    task_id: str
-    ticket: str
-    gpu: str
-    detail: str
 
 
 @dataclass(frozen=True)
@@ -64,40 +48,19 @@ class Whereabouts:
     gpu_seconds: float | None
 
 
-def events(ledger: Ledger) -> Iterator[Event]:
-    """The journal, the last entry first, in pages; it holds about ten thousand.
-
-    Raises:
-        LedgerUnavailable: Redis does not answer.
-    """
-    before = "+"
-    while True:
-        with in_our_words("journal"):
-            page = ledger.client.xrevrange(ledger.keys.named("journal"), max=before, count=PAGE)
-        yield from (_event(number, fields) for number, fields in page)
-        if len(page) < PAGE:
-            return
-        before = f"({page[-1][0]}"
-
-
-def story_of(ledger: Ledger, task_id: str) -> list[Event]:
+def story_of(ledger: Ledger, task_id: str) -> list[Entry]:
     """What the journal still knows of a task, in order.
 
     An entry of a ticket that had vanished does not name its task: it is found by the ticket.
     """
-    all_events = list(events(ledger))
-    tickets = {one.ticket for one in all_events if one.task_id == task_id and one.ticket}
-    return [one for one in reversed(all_events) if one.task_id == task_id or one.ticket in tickets]
+    entries = list(entries_backward(ledger))
+    tickets = {one.ticket for one in entries if one.task_id == task_id and one.ticket}
+    return [one for one in reversed(entries) if one.task_id == task_id or one.ticket in tickets]
 
 
 def whereabouts(ledger: Ledger, task_id: str) -> list[Whereabouts]:
     """Where each ticket of a task is now; none where the ledger has none, because it has ended say."""
     return [_whereabouts(ledger, found) for found in ledger.locate(task_id)]
-
-
-def _event(number: str, fields: dict[str, str]) -> Event:
-    at = int(number.partition("-")[0]) / 1000
-    return Event(at, *(fields.get(name, "") for name in ("what", "task_id", "ticket", "gpu", "detail")))
 
 
 def _whereabouts(ledger: Ledger, found: list[Any]) -> Whereabouts:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.ledger.connection import in_our_words
+from celery_gpulease.ledger.reasons import why_gpu_waits, why_not_due, why_pool_waits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -109,12 +110,13 @@ def pending_rows(ledger: Ledger, gpus: list[GPURow]) -> Iterator[PendingRow]:
         now = _now_ms(ledger)
         lines = [(kind, name) for kind, name in _lines(ledger) if kind != "pinned_in"]
         for kind, name in sorted(lines, key=lambda line: (line[0] == "pending", line)):
-            reason = _why_pool_waits(name, gpus) if kind == "pending" else _why_gpu_waits(name, gpus)
+            reason = why_pool_waits(name, gpus) if kind == "pending" else why_gpu_waits(name, gpus)
             for position, (ticket, _) in enumerate(_scan(ledger, ledger.keys.named(kind, name)), 1):
                 if row := _pending_row(ledger, ticket, now, position, reason):
                     yield row
         for ticket, due in _scan(ledger, ledger.keys.named("scheduled")):
-            reason = f"not due yet: in {max(0.0, due - now) / 1000:.0f} s{_why_it_waits_again(ledger, ticket)}"
+            deliveries = ledger.client.hget(ledger.keys.named("ticket", ticket), "deliveries")
+            reason = why_not_due(max(0.0, due - now) / 1000, int(deliveries or 0))
             if row := _pending_row(ledger, ticket, now, None, reason):
                 yield row
 
@@ -223,25 +225,3 @@ def _pending_row(ledger: Ledger, ticket: str, now: int, position: int | None, re
         return None
     since = int(held_ms) if position is None else max(int(held_ms), int(eta_ms))
     return PendingRow(task_id, task, pool, position, ledger.rank(int(priority)), max(0, now - since) / 1000, reason)
-
-
-def _why_it_waits_again(ledger: Ledger, ticket: str) -> str:
-    """What was given out, and waits for its time again, has died."""
-    deaths = int(ledger.client.hget(ledger.keys.named("ticket", ticket), "deliveries") or 0)
-    return f", since its runs died {deaths} times" if deaths > 1 else ""
-
-
-def _why_pool_waits(pool: str, gpus: list[GPURow]) -> str:
-    states = sorted({_shown(gpu) for gpu in gpus if pool in gpu.pools})
-    if not states:
-        return f"no GPU serves pool {pool!r}"
-    return f"every GPU of pool {pool!r} is " + " or ".join(states)
-
-
-def _why_gpu_waits(name: str, gpus: list[GPURow]) -> str:
-    states = [_shown(gpu) for gpu in gpus if gpu.id == name]
-    return f"pinned to {name}, which " + (f"is {states[0]}" if states else "no worker has ever served")
-
-
-def _shown(gpu: GPURow) -> str:
-    return gpu.reason if gpu.state == "free" and gpu.reason else gpu.state

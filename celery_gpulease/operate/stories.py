@@ -15,7 +15,8 @@ from celery_gpulease.operate.tables import seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from celery_gpulease.ledger.story import Event, Whereabouts
+    from celery_gpulease.ledger.journal import Entry
+    from celery_gpulease.ledger.story import Whereabouts
     from celery_gpulease.ledger.views import GPURow
 
 #: The usual road of a task, and what people order: nothing of these is trouble.
@@ -90,7 +91,7 @@ def end_of(app: Any, task_id: str) -> End:
 
 
 def sentences(
-    task_id: str, story: Sequence[Event], now: Sequence[Whereabouts], end: End, gpus: Sequence[GPURow]
+    task_id: str, story: Sequence[Entry], now: Sequence[Whereabouts], end: End, gpus: Sequence[GPURow]
 ) -> list[str]:
     """Where a task is now: a sentence for each of its tickets, or how it ended and where it ran."""
     here = [one for one in now if not (one.state == "ending" and end.is_stored)]
@@ -141,13 +142,13 @@ def _deliveries(one: Whereabouts) -> str:
     return f" (given out {one.deliveries} times)" if one.deliveries > 1 else ""
 
 
-def row(one: Event) -> tuple[str, str, str, str]:
+def row(one: Entry) -> tuple[str, str, str, str]:
     """An entry of the journal for people: when, what, where, and what it means."""
     detail = DETAILS.get(one.detail, one.detail)
     meaning = MEANINGS.get(one.what, "{detail}").format(gpu=one.gpu, detail=detail).strip()
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.at)), one.what, one.gpu, meaning
 
 
-def is_trouble(one: Event) -> bool:
+def is_trouble(one: Entry) -> bool:
     """Did something not go its usual way?"""
     return one.what not in USUAL and not (one.what in ("requeued", "ending") and one.detail in WANTED)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from celery_gpulease.ledger.census import gpu_called
-from celery_gpulease.ledger.story import events, story_of, whereabouts
+from celery_gpulease.ledger.journal import entries_backward
+from celery_gpulease.ledger.story import story_of, whereabouts
 from celery_gpulease.ledger.views import gpu_rows
 from celery_gpulease.operate import stories
 from celery_gpulease.operate.cli.completion import complete_gpu, complete_task
@@ -19,7 +20,7 @@ from celery_gpulease.operate.tables import Table
 
 if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
-    from celery_gpulease.ledger.story import Event
+    from celery_gpulease.ledger.journal import Entry
 
 HOUR: Final = 3600
 
@@ -62,10 +63,10 @@ def why(ledger: Ledger, task_id: str, *, is_json: bool) -> None:
 def journal(ledger: Ledger, *, is_json: bool, trouble: bool, gpu: str | None, hours: float | None, number: int) -> None:
     """Tell what happened lately, to all tasks and GPUs, the last at the end."""
     since = time.time() - hours * HOUR if hours is not None else 0.0
-    recent = takewhile(lambda one: one.at >= since, events(ledger))
+    recent = takewhile(lambda one: one.at >= since, entries_backward(ledger))
     there = known(gpu_called(ledger, gpu), gpu) if gpu else ""
     chosen = (one for one in recent if (stories.is_trouble(one) or not trouble) and there in ("", one.gpu))
-    found: list[Event] = list(islice(chosen, number))[::-1]
+    found: list[Entry] = list(islice(chosen, number))[::-1]
     if is_json:
         print_json([asdict(one) for one in found])
     elif not found:

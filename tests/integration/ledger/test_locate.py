@@ -2,7 +2,8 @@
 
 import pytest
 
-from celery_gpulease.ledger.story import events, story_of, whereabouts
+from celery_gpulease.ledger.journal import entries_backward
+from celery_gpulease.ledger.story import story_of, whereabouts
 
 
 @pytest.fixture
@@ -70,4 +71,4 @@ def test_the_journal_is_read_backward_through_all_its_pages(world):
             entry = {"what": "held", "ticket": f"t{at}", "task_id": f"{at}", "gpu": "", "detail": ""}
             pipe.xadd(world.key("journal"), entry)
         pipe.execute()
-    assert [one.task_id for one in events(world.ledger)] == [str(at) for at in reversed(range(number))]
+    assert [one.task_id for one in entries_backward(world.ledger)] == [str(at) for at in reversed(range(number))]
