@@ -25,7 +25,7 @@ _SCRIPT: Final = "return redis.call('EXISTS', KEYS[1])"
 
 _ON_STRINGS: Final[_Commands] = (("SET", "v", "PX", 10_000), ("GET",), ("EXISTS",), ("PEXPIRE", 10_000), ("PTTL",))
 _ON_HASHES: Final[_Commands] = (
-    *(("HSET", "f", 1), ("HGET", "f"), ("HMGET", "f"), ("HGETALL",), ("HEXISTS", "f")),
+    *(("HSET", "f", 1), ("HGET", "f"), ("HMGET", "f"), ("HGETALL",), ("HKEYS",), ("HEXISTS", "f")),
     *(("HINCRBY", "f", 1), ("HSCAN", 0), ("HDEL", "f")),
 )
 _ON_SETS: Final[_Commands] = (("SADD", "m"), ("SCARD",), ("SMEMBERS",), ("SISMEMBER", "m"), ("SSCAN", 0), ("SREM", "m"))
