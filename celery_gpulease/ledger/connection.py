@@ -103,6 +103,11 @@ def timeout_for(heartbeat_interval: float) -> float:
     return min(SOCKET_TIMEOUT, max(LEAST_SOCKET_TIMEOUT, heartbeat_interval))
 
 
+def database_of(client: Any) -> int:
+    """The number of the database that a client uses."""
+    return int(client.connection_pool.connection_kwargs.get("db") or 0)
+
+
 def is_same_server(one: str, other: str) -> bool:
     """Do both URLs name one database of one server?"""
     return one == other or _place(one) == _place(other)

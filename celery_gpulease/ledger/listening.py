@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from celery_gpulease.ledger.connection import connect, in_our_words
+from celery_gpulease.ledger.connection import database_of as _database
 from celery_gpulease.ledger.keys import literally
 from celery_gpulease.model import QUEUE_PREFIX
 
@@ -42,7 +43,7 @@ class Subscription:
             decode_responses=False,
         )
         keys = (ledger.keys.lease(gpu), ledger.keys.want(gpu))
-        channels = [f"__keyspace@{database_of(self._client)}__:{key}" for key in keys]
+        channels = [f"__keyspace@{_database(self._client)}__:{key}" for key in keys]
         channels.append(ledger.keys.prefix + _consumed(ledger, gpu))  # nothing is said there: see `other_prefixes`
         self._channels = [channel.encode() for channel in channels]
         self._here = ledger.keys.here(gpu).encode()
@@ -129,9 +130,4 @@ def other_prefixes(ledger: Ledger, gpu: str) -> list[str]:
 
 def _consumed(ledger: Ledger, gpu: str) -> str:
     """The channel of a GPU, but for the key prefix; apps with other queues are another world."""
-    return f"queue:{database_of(ledger.client)}:{ledger.queue_prefix or ''}{QUEUE_PREFIX}{gpu}"
-
-
-def database_of(client: Any) -> int:
-    """The number of the database that a client uses."""
-    return int(client.connection_pool.connection_kwargs.get("db") or 0)
+    return f"queue:{_database(ledger.client)}:{ledger.queue_prefix or ''}{QUEUE_PREFIX}{gpu}"

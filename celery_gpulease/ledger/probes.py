@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import redis
 
-from celery_gpulease.ledger.connection import in_our_words
-from celery_gpulease.ledger.listening import database_of
+from celery_gpulease.ledger.connection import database_of, in_our_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -127,11 +127,6 @@ class GPUWorker:
         """Does it consume nothing, or stop?"""
         return bool(self._closed_for)
 
-    @property
-    def closed_because(self) -> list[str]:
-        """Why it takes no work; empty where it does."""
-        return sorted(self._closed_for)
-
     def close(self, why: str = STOPS) -> None:
         """No new work from now on, and what was not started goes back."""
         self._closed_for.add(why)
@@ -148,6 +143,11 @@ class GPUWorker:
         self._closed_for.discard(why)
         self.tell()
         self.on_open()
+
+    @property
+    def closed_because(self) -> list[str]:
+        """Why it takes no work; empty where it does."""
+        return sorted(self._closed_for)
 
     def tell(self) -> None:
         """Tells the ledger whether this worker takes work; where it does not hear, the heartbeat says it again."""
