@@ -39,18 +39,11 @@ def why(ledger: Ledger, task_id: str, *, is_json: bool) -> None:
         raise click.ClickException(message + (f" ({end.trouble})" if end.trouble else ""))
     sentences = stories.sentences(task_id, story, now, end, gpu_rows(ledger))
     if is_json:
-        print_json({
-            "task_id": task_id,
-            "summary": sentences,
-            "state": end.state,
-            "now": [asdict(one) for one in now],
-            "story": [asdict(one) for one in story],
-        })  # fmt: skip
+        told = {"task_id": task_id, "summary": sentences, "state": end.state}
+        print_json({**told, "now": list(map(asdict, now)), "story": list(map(asdict, story))})
         return
-    screen = this_screen()
-    screen.show(*sentences)
-    if story:
-        screen.show("", Table(("TIME", "WHAT", "GPU", ""), [stories.row(one) for one in story]))
+    table = Table(("TIME", "WHAT", "GPU", ""), [stories.row(one) for one in story])
+    this_screen().show(*sentences, *(("", table) if story else ()))
 
 
 @command
