@@ -146,7 +146,12 @@ def row(one: Entry) -> tuple[str, str, str, str]:
     """An entry of the journal for people: when, what, where, and what it means."""
     detail = DETAILS.get(one.detail, one.detail)
     meaning = MEANINGS.get(one.what, "{detail}").format(gpu=one.gpu, detail=detail).strip()
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.at)), one.what, one.gpu, meaning
+    return moment(one.at), one.what, one.gpu, meaning
+
+
+def moment(at: float) -> str:
+    """A time for people, of this machine's time zone."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def is_trouble(one: Entry) -> bool:

@@ -34,7 +34,7 @@ def test_a_task_is_told_of_while_it_waits_and_runs_and_when_it_has_ended_and_so_
     assert says(world, "cancel", later)
     assert "has ended: REVOKED" in says(world, "why", later)
     assert "no task nobody is known" in says(world, "why", "nobody", code=1)
-    assert "the journal tells of no trouble" in says(world, "journal", "--trouble")
+    assert "the journal tells of no trouble; the journal begins on 20" in says(world, "journal", "--trouble")
     inspected(world, running, waiting)
     world.open("go")
     world.succeeds(running)

@@ -180,6 +180,21 @@ def test_with_the_rights_of_readme_nothing_is_refused(app, sound_server):
     assert refused(app, sound_server, rights_in_readme()[0]) == []
 
 
+def test_a_hosted_server_that_refuses_config_is_asked_by_info(app, sound_server, server_set):
+    rights = [one for one in rights_in_readme()[0] if not one.startswith("+config")]
+    assert refused(app, sound_server, rights) == []
+    server_set("maxmemory-policy", "allkeys-lru")
+    (wrong,) = refused(app, sound_server, rights)
+    assert wrong.startswith("FOUND  eviction policy: maxmemory-policy is allkeys-lru")
+
+
+def test_a_server_that_refuses_to_write_is_found(app, server_set):
+    server_set("maxmemory", "1")
+    wrong = found(app)
+    assert "the server refuses" in wrong["rights"]
+    assert "maxmemory" in wrong["Redis"]
+
+
 def refused(app, server, rights):
     """What doctor finds, and what it says that it may not ask, as a user who has these rights."""
     client = app.gpulease.ledger.client

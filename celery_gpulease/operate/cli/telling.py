@@ -16,7 +16,7 @@ from celery_gpulease.ledger.views import gpu_rows
 from celery_gpulease.operate import stories
 from celery_gpulease.operate.cli.completion import complete_gpu, complete_task
 from celery_gpulease.operate.cli.group import as_json, command, known, print_json, this_app, this_screen
-from celery_gpulease.operate.tables import Table
+from celery_gpulease.operate.tables import Table, counted
 
 if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
@@ -40,18 +40,11 @@ def why(ledger: Ledger, task_id: str, *, is_json: bool) -> None:
         raise click.ClickException(message + (f" ({end.trouble})" if end.trouble else ""))
     sentences = stories.sentences(task_id, story, now, end, gpu_rows(ledger))
     if is_json:
-        print_json({
-            "task_id": task_id,
-            "summary": sentences,
-            "state": end.state,
-            "now": [asdict(one) for one in now],
-            "story": [asdict(one) for one in story],
-        })  # fmt: skip
+        told = {"task_id": task_id, "summary": sentences, "state": end.state}
+        print_json({**told, "now": list(map(asdict, now)), "story": list(map(asdict, story))})
         return
-    screen = this_screen()
-    screen.show(*sentences)
-    if story:
-        screen.show("", Table(("TIME", "WHAT", "GPU", ""), [stories.row(one) for one in story]))
+    table = Table(("TIME", "WHAT", "GPU", ""), [stories.row(one) for one in story])
+    this_screen().show(*sentences, *(("", table) if story else ()))
 
 
 @command
@@ -61,16 +54,24 @@ def why(ledger: Ledger, task_id: str, *, is_json: bool) -> None:
 @click.option("--hours", type=click.FloatRange(0), help="Only of the last so many hours.")
 @click.option("-n", "--number", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
 def journal(ledger: Ledger, *, is_json: bool, trouble: bool, gpu: str | None, hours: float | None, number: int) -> None:
-    """Tell what happened lately, to all tasks and GPUs, the last at the end."""
-    since = time.time() - hours * HOUR if hours is not None else 0.0
-    recent = takewhile(lambda one: one.at >= since, entries_backward(ledger))
+    """Tell what happened lately, to all tasks and GPUs, the last at the end.
+
+    The journal remembers about the last ten thousand events; it says where it begins.
+    """
     there = known(gpu_called(ledger, gpu), gpu) if gpu else ""
-    chosen = (one for one in recent if (stories.is_trouble(one) or not trouble) and there in ("", one.gpu))
-    found: list[Entry] = list(islice(chosen, number))[::-1]
+    since = time.time() - hours * HOUR if hours is not None else 0.0
+    entries = list(entries_backward(ledger))
+    chosen = (one for one in entries if (stories.is_trouble(one) or not trouble) and there in ("", one.gpu))
+    found = list(islice(takewhile(lambda one: one.at >= since, chosen), number))[::-1]
     if is_json:
         print_json([asdict(one) for one in found])
     elif not found:
-        click.echo("the journal tells of no trouble" if trouble else "the journal tells of nothing")
+        click.echo(f"the journal tells of no{' trouble' if trouble else 'thing'}{_beginning(entries)}")
     else:
         cells = [(*stories.row(one)[:3], one.task_id, stories.row(one)[3]) for one in found]
-        this_screen().show(Table(("TIME", "WHAT", "GPU", "TASK", ""), cells))
+        last = f"the last {counted(len(found), 'event')}{_beginning(entries)}"
+        this_screen().show(Table(("TIME", "WHAT", "GPU", "TASK", ""), cells), "", last)
+
+
+def _beginning(entries: list[Entry]) -> str:
+    return f"; the journal begins on {stories.moment(entries[-1].at)}" if entries else ""
