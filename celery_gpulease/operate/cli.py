@@ -7,22 +7,26 @@ import sys
 import uuid
 from dataclasses import asdict
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from celery.states import READY_STATES
 
 from celery_gpulease.dispatch.revoking import cancel as cancel_tasks
-from celery_gpulease.exceptions import GPULeaseError
+from celery_gpulease.exceptions import GPULeaseError, TurnTimeout
 from celery_gpulease.installed import installation
 from celery_gpulease.ledger.views import gpu_rows, held_of_pool, pending_rows, pool_rows
-from celery_gpulease.model import PRIORITIES, check_pool
+from celery_gpulease.model import DEFAULT_POOL, PRIORITIES, check_pool
+from celery_gpulease.programs.running import run as run_program
 from celery_gpulease.reconcile.corrections import reconcile as reconcile_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from celery_gpulease.ledger import Ledger
+
+#: The exit code of `run` where no turn came in time, as of timeout(1).
+TIMED_OUT: Final = 124
 
 as_json = click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 
@@ -32,7 +36,7 @@ def gpulease() -> None:
     """See and steer the GPUs and their leases."""
 
 
-def command(run: Callable[..., None]) -> Callable[..., None]:
+def command(run: Callable[..., None]) -> click.Command:
     """A sub-command: its first argument is the ledger of the app; our errors are told without a traceback."""
 
     @click.pass_context
@@ -190,6 +194,7 @@ def release(ledger: Ledger, gpu: str, *, force: bool) -> None:
     what = {
         "started": "loses it: it is stopped and given out again; where it cannot be, it runs to its own end",
         "claimed": "loses it before it started, and goes back to its place",
+        "program": "loses it, and is stopped",
         "foreign": "loses it",
     }
     click.echo(f"GPU {found.gpu}: {found.loser} {what[found.word]}")
@@ -207,6 +212,30 @@ def drain(ledger: Ledger, gpu: str) -> None:
 def undrain(ledger: Ledger, gpu: str) -> None:
     """Work for GPU again."""
     click.echo(f"{known(ledger.drain(gpu, drained=False), gpu)} takes work")
+
+
+@command
+@click.option("--pool", default=DEFAULT_POOL, show_default=True, help="Whose GPUs will do.")
+@click.option(
+    "--priority",
+    type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]),
+    default=0,
+    show_default=True,
+    help="As the broker counts: Redis serves 0 first, RabbitMQ last.",
+)
+@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait for its turn; then exit code 124.")
+@click.argument("program", metavar="-- CMD…", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(ledger: Ledger, program: tuple[str, ...], *, pool: str, priority: int, timeout: float | None) -> None:
+    """Run any program on a GPU of this host, under a lease, when its turn comes; its exit code is passed on."""
+    try:
+        code = run_program(ledger, program, check_pool(pool), priority, timeout)
+    except TurnTimeout as error:
+        click.echo(f"Error: {type(error).__name__}: {error}", err=True)
+        code = TIMED_OUT
+    click.get_current_context().exit(code)
+
+
+run.allow_interspersed_args = False  # the program's options are its own
 
 
 def known(gpu: str | None, name: str) -> str:
