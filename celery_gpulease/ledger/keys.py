@@ -24,8 +24,8 @@ returned:<id>        set      the GPUs on which the ticket was claimed and not s
 task:<task id>       hash     the tickets of a task id (a small hash is smaller than a small set)
 pending:<pool>       zset     a line: tickets by priority * 2^45 + arrival
 pinned:<gpu>         zset     the line of one GPU, which is served first
-pinned:<host>/<pool> zset     the programs that wait for a GPU of this host, beside the line of the pool: whoever of both
-                              has the better place comes first
+pinned:<host>/<pool> zset     the programs that wait for a GPU of this host, beside the line of the pool: of the first
+                              in each, the one with the better place comes first
 pinned_in:<pool>     zset     an index: the pinned tickets of a pool, by the ms of their arrival
 lines                set      an index: the names of these three, also of some in which nobody waits any more
 scheduled            zset     tickets by the time when they are due
