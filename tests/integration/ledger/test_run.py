@@ -1,11 +1,14 @@
 """ATTEND: whoever wants to run a program waits in the line of the tasks, for a GPU of its host, and must be there."""
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from celery_gpulease.ledger.notifications import switch_on
 from celery_gpulease.ledger.turns import Program
 from celery_gpulease.ledger.views import gpu_rows, pending_rows, pool_rows
 from celery_gpulease.reconcile.corrections import reconcile
+from tests.integration.ledger.program_machine import ProgramMachine
 
 
 class Waiter:
@@ -38,14 +41,10 @@ class Waiter:
         self.world.deafen(self.ticket)
 
 
-@pytest.fixture(autouse=True)
-def _flags(ledger):
-    """Of the server, which the reconciler else puts right."""
-    switch_on(ledger)
-
-
 @pytest.fixture
 def waiter(world):
+    switch_on(world.ledger)  # else the reconciler does
+
     def made(ticket="program", **given):
         return Waiter(world, ticket, **given)
 
@@ -397,3 +396,22 @@ def test_redis_forgets_who_waits_and_it_finds_its_old_place(world, waiter, busy)
     world.join()
     world.listen("first")
     assert [one.ask().word for one in (second, first)] == ["waiting", "claimed"]
+
+
+# at random
+
+
+def run_machine(url, **options):
+    """Hypothesis looks for a sequence of steps after which something does not hold."""
+    machine = type("ProgramMachine", (ProgramMachine,), {"url": url})
+    given = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None, **options}
+    run_state_machine_as_test(machine, settings=settings(**given))
+
+
+def test_random_operations(redis_url):
+    run_machine(redis_url, max_examples=30, stateful_step_count=30)
+
+
+@pytest.mark.long
+def test_many_random_operations(redis_url):
+    run_machine(redis_url, max_examples=400, stateful_step_count=60)
