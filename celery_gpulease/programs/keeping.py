@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from threading import Lock
 from typing import TYPE_CHECKING, Final
-
-from celery.utils.log import get_logger
 
 from celery_gpulease.ledger.listening import Subscription
 from celery_gpulease.loops import Loop
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
     from celery_gpulease.model import Claim
 
-logger = get_logger(__name__)
+#: Not Celery's: in a process that has set up no loggers it would swallow what it is told.
+logger = logging.getLogger(__name__)
 
 #: The longest wait, so that a stop is noticed.
 LONGEST_WAIT: Final = 1.0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from celery.utils.log import get_logger
 
 from celery_gpulease.devices import show_only
 from celery_gpulease.exceptions import LeaseLost, LedgerUnavailable
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
     from celery_gpulease.programs.waiting import Held
 
-logger = get_logger(__name__)
+#: Not Celery's: in a process that has set up no loggers it would swallow what it is told.
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

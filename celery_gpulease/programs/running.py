@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import signal
@@ -96,6 +97,7 @@ def run(ledger: Ledger, command: Sequence[str], pool: str, priority: int, timeou
     def say_waiting(ticket: str) -> None:
         say(f"waiting for a GPU of pool {pool} on {ledger.settings.host}; `gpulease cancel {ticket}` takes it back")
 
+    logging.basicConfig(format="gpulease: %(message)s")  # to standard error, unless the project has set up its own
     signals = Signals()
     waiter = Waiter(ledger, task, pool, priority, say_waiting)
     with signals.heard():

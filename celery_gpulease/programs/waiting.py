@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-
-from celery.utils.log import get_logger
 
 from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable, TurnCancelled, TurnTimeout
 from celery_gpulease.ledger.listening import Subscription
@@ -22,7 +21,8 @@ if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
     from celery_gpulease.model import Claim
 
-logger = get_logger(__name__)
+#: Not Celery's: in a process that has set up no loggers it would swallow what it is told.
+logger = logging.getLogger(__name__)
 
 #: The answers to START by which a run begins.
 STARTED: Final = ("run", "rerun")
