@@ -12,6 +12,7 @@ import pytest
 
 from celery_gpulease import ConfigurationError, LeaseLost, TurnTimeout, reserve
 from celery_gpulease.model import Device, Presence
+from celery_gpulease.reconcile.gpus import correct_gpus
 from tests.faults.conftest import world_on
 from tests.faults.world import HOST, LONG, SOON, kill
 from tests.waiting import wait_until
@@ -290,7 +291,7 @@ def test_it_goes_on_where_the_worker_of_its_gpu_dies_and_a_new_one_waits_for_its
     worker.kill()
     world.worker(0)
     task = world.send("add", 1, 2)
-    world.gpulease("reconcile")
+    assert list(correct_gpus(world.ledger, change=True)) == []
     assert (program.exit_code, world.runs(task)) == (None, [])
     world.open("go")
     ends(program, 0)
