@@ -152,8 +152,16 @@ def test_a_gpu_that_no_worker_serves_is_taken_by_who_waits_and_by_no_task(world,
     run = first.run()
     assert second.ask().word == "waiting"
     assert (world.state("task"), world.lease()) == ("pending", run.token)
+    world.heard()
     world.ledger.release(run)
+    assert ("gpu:here:second", "claimed") in world.heard()
     assert second.run().ticket == "second"
+
+
+def test_a_living_worker_that_takes_no_work_keeps_its_gpu_from_programs_too(world, waiter):
+    worker = world.join()
+    worker.close()
+    assert waiter().ask().word == "waiting"
 
 
 def test_in_turn_also_where_another_asks_first(world, waiter):
@@ -314,7 +322,9 @@ def test_a_drained_gpu_gives_back_what_was_not_started_and_keeps_what_runs(world
     world.join()
     program = waiter()
     claim = program.claim()
+    world.heard()
     world.drained()
+    assert ("gpu:here:program", "turn") in world.heard()
     assert program.start(claim) == "stale"
     assert (program.ask().word, world.ticket("program")["deliveries"]) == ("waiting", "0")
     world.ledger.drain("node:0", drained=False)
