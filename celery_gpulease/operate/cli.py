@@ -145,8 +145,8 @@ def cancel_one(ledger: Ledger, task_id: str) -> None:
         waiting = "what waited of it is cancelled, but " if found.taken else ""
         message = (
             f"{waiting}task {task_id} runs already, on {', '.join(found.running_on)}: "
-            "only what waits can be cancelled; "
-            "AsyncResult.revoke(terminate=True) stops what runs"
+            "only what waits can be cancelled; AsyncResult.revoke(terminate=True) stops a task that runs, "
+            f"`gpulease release {found.running_on[0]} --force` a program"
         )
         raise click.ClickException(message)
     if not found.taken:

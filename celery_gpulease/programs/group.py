@@ -52,6 +52,8 @@ class Group:
             self._dismiss_guard()
             raise
         self.pid = self._leader.pid
+        self._killer = Timer(GRACE, self.send, [signal.SIGKILL])
+        self._killer.daemon = True
         self._tell_guard(f"{self.pid}\n")
 
     def _lead(self) -> None:
@@ -82,15 +84,14 @@ class Group:
             os.killpg(self.pid, number)
 
     def stop(self) -> None:
-        """Asks them to end, and after a while does not ask."""
+        """Asks them to end, and after a while does not ask. Called once."""
         self.send(signal.SIGTERM)
-        timer = Timer(GRACE, self.send, [signal.SIGKILL])
-        timer.daemon = True
-        timer.start()
+        self._killer.start()
 
     def end(self) -> None:
         """Leaves none of them: whoever has the GPU next has it alone. One that hangs in a driver is not waited for."""
         until = time.monotonic() + LONGEST_KILL
+        self._killer.cancel()
         self.send(signal.SIGKILL)
         while self._is_any_left() and time.monotonic() < until:
             time.sleep(LOOK_EVERY)

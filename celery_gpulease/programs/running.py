@@ -92,7 +92,7 @@ def run(ledger: Ledger, command: Sequence[str], pool: str, priority: int, timeou
     Raises:
         GPULeaseError: As `Waiter.wait`.
     """
-    task = f"run: {shlex.join(command)}"[:SHOWN]
+    task = " ".join(f"run: {shlex.join(command)}".split())[:SHOWN]
 
     def say_waiting(ticket: str) -> None:
         say(f"waiting for a GPU of pool {pool} on {ledger.settings.host}; `gpulease cancel {ticket}` takes it back")
