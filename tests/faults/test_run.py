@@ -6,6 +6,7 @@ import pty
 import signal
 import sys
 import time
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
@@ -14,7 +15,7 @@ from celery_gpulease import ConfigurationError, LeaseLost, TurnTimeout, reserve
 from celery_gpulease.model import Device, Presence
 from celery_gpulease.reconcile.gpus import correct_gpus
 from tests.faults.conftest import world_on
-from tests.faults.world import HOST, LONG, SOON, kill
+from tests.faults.world import HOST, LONG, PROJECT, SOON, kill
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex")  # by Celery's result backend
@@ -318,20 +319,43 @@ def test_redis_is_emptied_and_who_runs_and_who_waits_go_on(own_server, tmp_path,
         world.rest()
 
 
-def test_it_has_the_terminal_and_ctrl_c_is_its_own(unserved):
-    command = (sys.executable, "-m", "celery", "-A", "proj", "gpulease", "run", "--", sys.executable, "-c", ASKS)
+@contextmanager
+def at_a_terminal(world, *program):
+    """`gpulease run` where a person types: the terminal, and what ends the program."""
+    command = (sys.executable, "-m", "celery", "-A", "proj", "gpulease", "run", "--", *program)
     pid, terminal = pty.fork()
     if pid == 0:
-        os.chdir(unserved.processes._cwd)
-        os.execvpe(command[0], command, unserved.processes._env)
-    said = b""
-    os.write(terminal, b"hello\n")
-    while b"you said hello" not in said:
-        said += os.read(terminal, 1000)
-    os.write(terminal, b"\x1a\x03")  # Ctrl-Z, which does nothing, and Ctrl-C
-    _, status = os.waitpid(pid, 0)
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(status) == 9, said
+        os.chdir(PROJECT)
+        os.execvpe(command[0], command, world.processes._env)
+    os.set_blocking(terminal, False)
+    try:
+        yield terminal, lambda: os.waitpid(pid, os.WNOHANG)
+    finally:
+        os.close(terminal)
+        with suppress(ProcessLookupError):
+            kill(pid)
+
+
+def shows(terminal, words):
+    """Waits until these words are on the screen."""
+    screen = b""
+
+    def read():
+        nonlocal screen
+        with suppress(BlockingIOError, OSError):
+            screen += os.read(terminal, 1000)
+        return words in screen
+
+    wait_until(read, LONG, f"{words!r} on a screen")
+
+
+def test_it_has_the_terminal_and_ctrl_c_is_its_own(unserved):
+    with at_a_terminal(unserved, sys.executable, "-c", ASKS) as (terminal, wait):
+        os.write(terminal, b"hello\n")
+        shows(terminal, b"you said hello")
+        os.write(terminal, b"\x1a\x03")  # Ctrl-Z, which does nothing, and Ctrl-C
+        _, status = wait_until(lambda: (ended := wait())[0] and ended, LONG, "its end")
+    assert os.waitstatus_to_exitcode(status) == 9
 
 
 # in Python
