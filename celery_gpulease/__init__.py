@@ -11,11 +11,14 @@ from celery_gpulease.exceptions import (
     GPULeaseError,
     LeaseLost,
     LedgerUnavailable,
+    TurnCancelled,
+    TurnTimeout,
 )
 from celery_gpulease.version import __version__
 
 if TYPE_CHECKING:
     from celery_gpulease.extension import GPULease
+    from celery_gpulease.programs.reserving import reserve
     from celery_gpulease.sending.router import GPURouter
     from celery_gpulease.sending.task import GPUTask
 
@@ -28,11 +31,19 @@ __all__ = [
     "GPUTask",
     "LeaseLost",
     "LedgerUnavailable",
+    "TurnCancelled",
+    "TurnTimeout",
     "__version__",
+    "reserve",
 ]
 
 #: What needs Celery comes when it is asked for: the process beside main (worker/companion.py) works without.
-_HOMES: Final = {"GPULease": "extension", "GPURouter": "sending.router", "GPUTask": "sending.task"}
+_HOMES: Final = {
+    "GPULease": "extension",
+    "GPURouter": "sending.router",
+    "GPUTask": "sending.task",
+    "reserve": "programs.reserving",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -91,8 +91,8 @@ class Forced:
     """Who loses a GPU's lease by order.
 
     Attributes:
-        word: 'started' (a run, which is told), 'claimed' (it was not started, and goes back to its place), 'foreign',
-            'free' (nobody has the lease) or 'unknown' (no such GPU).
+        word: 'started' (a run, which is told), 'program' (the same, of no task), 'claimed' (it was not started, and
+            goes back to its place), 'foreign', 'free' (nobody has the lease) or 'unknown' (no such GPU).
         gpu: Its id.
         loser: The task and its id, and who serves the GPU; or the foreign holder.
     """

@@ -15,13 +15,17 @@ ticket:<id>          hash     one holding of one task: task_id, task, pool, pin,
                               superseded, stamps; from START: nonce, acks_late, limit, stores_result, runs (how many),
                               disowned (how many of them, since the last asked for another: no end of these counts),
                               first_run_ms (when the first after them began), last_run (the token that started last;
-                              only that run may come back after it was reaped), holder (the instance that started it)
+                              only that run may come back after it was reaped), holder (the instance that started it).
+                              A program's (`gpulease run`) has no message: its pin is <host>/<pool>, its task_id its own
+                              id, and waits_until says how long somebody certainly waits for its turn
 message:<id>         string   the ticket's message, ready to send but for two holes. Apart from the ticket, whose hash
                               stays small enough for Redis' compact encoding
 returned:<id>        set      the GPUs on which the ticket was claimed and not started
 task:<task id>       hash     the tickets of a task id (a small hash is smaller than a small set)
 pending:<pool>       zset     a line: tickets by priority * 2^45 + arrival
 pinned:<gpu>         zset     the line of one GPU, which is served first
+pinned:<host>/<pool> zset     the programs that wait for a GPU of this host, beside the line of the pool: of the first
+                              in each, the one with the better place comes first
 pinned_in:<pool>     zset     an index: the pinned tickets of a pool, by the ms of their arrival
 lines                set      an index: the names of these three, also of some in which nobody waits any more
 scheduled            zset     tickets by the time when they are due
@@ -52,6 +56,7 @@ turn:stamps:<digest> string   which worker looks for what bears these stamps, wi
 journal              stream   what happened to whom. Its consumer group `events`: who of the workers tells monitors
 counters             hash     totals of the same
 here:<gpu>           channel  wakes the worker of this GPU
+here:<ticket>        channel  wakes whoever waits to run a program, or runs it
 queue:<db>:<queue>   channel  silent: whoever consumes this queue listens, and so is seen by workers with another prefix
 ==================== ======== ==========================================================================================
 """

@@ -11,6 +11,7 @@ from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.ledger.answers import Agenda, Closed, Ending
 from celery_gpulease.ledger.connection import in_our_words
 from celery_gpulease.ledger.orders import Orders
+from celery_gpulease.ledger.turns import Turns
 from celery_gpulease.model import Presence
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 ENDS_PER_CALL: Final = 100
 
 
-class Ledger(Orders):
+class Ledger(Orders, Turns):
     """Speaks to the Redis that holds leases and lines.
 
     Any reply may be lost after the script ran: every operation is safe to repeat with the same arguments. All raise

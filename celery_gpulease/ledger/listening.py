@@ -1,4 +1,7 @@
-"""The subscription of one worker: its lease's key and its own channel, with a watchdog for half-open connections."""
+"""The subscription of one worker, or program: its lease's key and its own channel.
+
+A watchdog finds half-open connections.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,14 @@ class Subscription:
 
     Every (re)subscription means that events may have been missed: `wait` returns 'subscribed', and its caller looks at
     everything again. Subscribe messages are therefore never ignored.
+
+    Args:
+        ledger: The ledger.
+        gpu: Its id; empty for a program that has none yet.
+        program: The ticket of a program; empty where the GPU's worker listens.
     """
 
-    def __init__(self, ledger: Ledger, gpu: str) -> None:
+    def __init__(self, ledger: Ledger, gpu: str, program: str = "") -> None:
         settings = ledger.settings
         self._client = connect(
             settings.redis_url,
@@ -42,11 +50,14 @@ class Subscription:
             retry=Retry(NoBackoff(), 0),
             decode_responses=False,
         )
-        keys = (ledger.keys.lease(gpu), ledger.keys.want(gpu))
+        keys = [ledger.keys.lease(gpu)] if gpu else []
+        if not program:
+            keys.append(ledger.keys.want(gpu))
         channels = [f"__keyspace@{_database(self._client)}__:{key}" for key in keys]
-        channels.append(ledger.keys.prefix + _consumed(ledger, gpu))  # nothing is said there: see `other_prefixes`
+        if not program:
+            channels.append(ledger.keys.prefix + _consumed(ledger, gpu))  # nothing is said there: see `other_prefixes`
         self._channels = [channel.encode() for channel in channels]
-        self._here = ledger.keys.here(gpu).encode()
+        self._here = ledger.keys.here(program or gpu).encode()
         self._pubsub: PubSub | None = None
         self._heard = self._pinged = 0.0
 

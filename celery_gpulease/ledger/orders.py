@@ -90,7 +90,7 @@ class Orders(Calls):
             gpu: Any name of it.
         """
         word, *found = self._claiming("force", gpu=gpu)
-        if word in ("claimed", "started"):
+        if word in ("claimed", "started", "program"):
             name, task_id, task, presence = found
             worker = json.loads(presence)["worker"] if presence else "no living worker"
             return Forced(word, name, f"{task}[{task_id}] ({worker})")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.ledger.connection import in_our_words
+from celery_gpulease.ledger.keys import literally
 from celery_gpulease.ledger.reasons import why_gpu_waits, why_not_due, why_pool_waits
 
 if TYPE_CHECKING:
@@ -108,10 +110,10 @@ def pending_rows(ledger: Ledger, gpus: list[GPURow]) -> Iterator[PendingRow]:
     """Who waits, line by line in order: pinned lines, then pools, then what is not due yet."""
     with in_our_words("pending"):
         now = _now_ms(ledger)
-        lines = [(kind, name) for kind, name in _lines(ledger) if kind != "pinned_in"]
+        lines = {("pending", name.partition("/")[2]) if "/" in name else (kind, name)
+                 for kind, name in _lines(ledger) if kind != "pinned_in"}  # fmt: skip
         for kind, name in sorted(lines, key=lambda line: (line[0] == "pending", line)):
-            reason = why_pool_waits(name, gpus) if kind == "pending" else why_gpu_waits(name, gpus)
-            for position, (ticket, _) in enumerate(_scan(ledger, ledger.keys.named(kind, name)), 1):
+            for position, (ticket, reason) in enumerate(_standing(ledger, gpus, kind, name), 1):
                 if row := _pending_row(ledger, ticket, now, position, reason):
                     yield row
         for ticket, due in _scan(ledger, ledger.keys.named("scheduled")):
@@ -216,6 +218,37 @@ def _scan(ledger: Ledger, key: str) -> Iterator[tuple[str, float]]:
     while page := ledger.client.zrange(key, at, at + PAGE - 1, withscores=True):
         yield from page
         at += PAGE
+
+
+def _standing(ledger: Ledger, gpus: list[GPURow], kind: str, name: str) -> Iterator[tuple[str, str]]:
+    """The tickets of a line, in order, and why each waits; those of programs among those of their pool."""
+
+    def places(line: tuple[str, str], reason: str) -> Iterator[tuple[float, str, str]]:
+        for ticket, score in _scan(ledger, ledger.keys.named(*line)):
+            yield score, ticket, reason
+
+    beside = _lines_beside(ledger, gpus, kind, name)
+    for _, ticket, reason in heapq.merge(*(places(line, reason) for line, reason in beside)):
+        yield ticket, reason
+
+
+def _lines_beside(ledger: Ledger, gpus: list[GPURow], kind: str, name: str) -> Iterator[tuple[tuple[str, str], str]]:
+    if kind == "pinned":
+        yield (kind, name), why_gpu_waits(name, gpus)
+        return
+    yield (kind, name), why_pool_waits(name, gpus)
+    for other, pin in sorted(_lines(ledger)):
+        host, _, pool = pin.partition("/")
+        if other == "pinned" and pool == name:
+            mine = _ids_of(ledger, host)
+            reason = why_pool_waits(name, [gpu for gpu in gpus if gpu.id in mine])
+            yield (other, pin), f"it waits for a GPU of host {host}: {reason}"
+
+
+def _ids_of(ledger: Ledger, host: str) -> set[str]:
+    """The GPUs of one host."""
+    names = ledger.client.hscan_iter(ledger.keys.named("names"), f"{literally(host)}:*", count=PAGE)
+    return {str(gpu) for _, gpu in names}
 
 
 def _pending_row(ledger: Ledger, ticket: str, now: int, position: int | None, reason: str) -> PendingRow | None:

@@ -2,7 +2,7 @@
 -- Safe to repeat: a ticket that was cancelled and has not ended is named again.
 -- KEYS: prefix
 -- ARGV: task_id revoked seed
--- Returns: {'known' | 'unknown', {gpu that runs it, ...}, {{ticket, task, it has run (1 or 0)}, ...}}
+-- Returns: {'known' | 'unknown', {gpu that runs it, ...}, {{ticket, task, it has run, or is a program (1 or 0)}, ...}}
 -- include: dispatch
 local task_id, revoked, seed = unpack(ARGV)
 local running, claimed, waiting, cancelled = {}, {}, {}, {}
@@ -12,9 +12,13 @@ if revoked == '1' then -- what comes of it later, a retry say, ends too
 end
 
 local function cancel(ticket)
+  local t = redis.call('HMGET', key('ticket', ticket), 'pin', 'task')
   take_out(ticket)
   mark_ending(ticket, 'cancelled', #running > 0)
   redis.call('HDEL', key('ticket', ticket), 'gpu', 'last_run') -- a run that was reaped is not its own any more
+  if is_program(t[1]) then -- it has ended with that
+    cancelled[#cancelled + 1] = { ticket, t[2], 1 }
+  end
 end
 
 local tickets = tickets_of(task_id)

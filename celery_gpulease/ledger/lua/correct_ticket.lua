@@ -9,7 +9,7 @@ local t = fields_of(key('ticket', ticket), 'state', 'task_id', 'task', 'pool', '
 local is_there = next(t) ~= nil
 local is_left = redis.call('EXISTS', key('message', ticket), key('returned', ticket)) > 0
 local is_whole = t.task_id and t.task and t.pool and t.pin and tonumber(t.priority) and tonumber(t.expires_ms)
-  and redis.call('EXISTS', key('message', ticket)) == 1
+  and (is_program(t.pin) or redis.call('EXISTS', key('message', ticket)) == 1)
 
 if not is_there and (stands_in(ticket, found_in) or is_left) then
   found('there is no such ticket, and it is named in ' .. (found_in == '' and 'a message' or found_in), forget)
@@ -19,6 +19,8 @@ elseif GIVEN[t.state] and is_claim_of(ticket, t) and redis.call('ZSCORE', ENDED,
   end)
 elseif is_there and redis.call('ZSCORE', ENDED, ticket) then
   found('it has ended before', forget)
+elseif is_whole and t.state == 'pending' and is_program(t.pin) and not is_waited_for(ticket) then
+  found('it is a program, and nobody waits to run it', forget_program)
 elseif is_whole then
   local state = STATES[t.state] and t.state or state_by_its_place(ticket, t)
   look_for_strays(ticket, t, state, found_in)

@@ -1,7 +1,7 @@
 -- An operator takes a GPU's lease away, whoever has it. What runs there is told, and never takes it back.
 -- KEYS: prefix
 -- ARGV: gpu seed
--- Returns: {'claimed' | 'started', gpu, task_id, task, worker's presence} | {'foreign', gpu, holder}
+-- Returns: {'claimed' | 'started' | 'program', gpu, task_id, task, worker's presence} | {'foreign', gpu, holder}
 --   | {'free', gpu} | {'unknown'}
 -- include: dispatch
 local seed = ARGV[2]
@@ -22,8 +22,9 @@ if lease and lease ~= claim[2] then
   claim_next(gpu, false, seed)
   return { 'foreign', gpu, lease }
 end
-local t = redis.call('HMGET', key('ticket', ticket or ''), 'task_id', 'task', 'why')
-local loser = { claim[3], gpu, t[1], t[2], redis.call('GET', key('worker', gpu)) }
+local t = redis.call('HMGET', key('ticket', ticket or ''), 'task_id', 'task', 'why', 'pin')
+local run = is_program(t[4]) and 'program' or 'started'
+local loser = { claim[3] == 'claimed' and 'claimed' or run, gpu, t[1], t[2], redis.call('GET', key('worker', gpu)) }
 
 if claim[3] == 'claimed' then
   unclaim(gpu)
@@ -35,10 +36,10 @@ if claim[3] == 'claimed' then
 elseif claim[3] == 'started' then
   run_on_without_lease(gpu, ticket, claim[2], 'forced')
   note('forced', ticket, gpu, '')
-  redis.pcall('PUBLISH', key('here', gpu), 'lease') -- its worker hears it also where keys tell nothing
+  -- its worker, or the program's own heartbeat, hears it also where keys tell nothing
+  redis.pcall('PUBLISH', key('here', run == 'program' and ticket or gpu), 'lease')
   return loser
 elseif claim[3] == 'tail' and t[3] == 'forced' then -- asked again
-  loser[1] = 'started'
   return loser
 end
 return { 'free', gpu }

@@ -22,13 +22,16 @@ if is_astray and change == '1' then
   if claimable then mark_free(gpu) else mark_busy(gpu) end
 end
 local waits = false
-for _, line in ipairs(lines_of(gpu)) do
-  waits = waits or redis.call('ZCARD', line) > 0
+for _, lines in ipairs(lines_of(gpu)) do
+  waits = waits or redis.call('EXISTS', unpack(lines)) > 0
 end
 -- as REAP sees it: not so where a run may still say, after an outage, that it lives
 local is_over = claim[4] and lease ~= claim[2] and (tonumber(redis.call('ZSCORE', DEADLINES, gpu)) or 0) <= NOW
   and (claim[1] == 'claimed' or grace() <= NOW)
 local device = redis.call('HMGET', key('device', gpu), 'running', 'reported_ms', 'heartbeat_ms', 'ttl_ms')
+if claim[4] and is_program(redis.call('HGET', key('ticket', claim[4]), 'pin')) then
+  device[1], device[2] = false, false -- the worker does not run it, so that its reports say nothing of it
+end
 return { NOW, is_alive(gpu) and 1 or 0, claimable and 1 or 0, is_astray and 1 or 0, waits and 1 or 0, claim[1],
   claim[2], lease, device[1], device[2], claim[3], claim[4], claim[5], device[3], device[4], is_over and 1 or 0,
   since }

@@ -12,6 +12,9 @@ end
 mark_busy(gpu) -- a full server allows this write, and with it all that follow
 redis.call('HSET', key('closed', gpu), 'closing', 1)
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
+if claim[3] and claim[3] ~= 'claimed' and is_program(redis.call('HGET', key('ticket', claim[1]), 'pin')) then
+  claim = {} -- it does not end with this worker
+end
 if claim[3] == 'claimed' then
   withdraw_message(gpu)
   back_to_place(claim[1], gpu, 'shutdown', false)

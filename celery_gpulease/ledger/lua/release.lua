@@ -45,6 +45,8 @@ if not (takes and claim_first(gpu, seed)) then
   redis.call('ZREM', DEADLINES, gpu)
   if takes then
     mark_free(gpu)
+  else
+    claim_next(gpu, false, seed) -- a program of its host may have it, where no worker serves it
   end
 end
 return { answer }

@@ -30,7 +30,7 @@ def gpulease() -> None:
     """See and steer the GPUs, their leases, and the tasks that wait for them."""
 
 
-def command(run: Callable[..., None]) -> Callable[..., None]:
+def command(run: Callable[..., None]) -> click.Command:
     """A sub-command: its first argument is the ledger of the app; our errors are told without a traceback."""
 
     @click.pass_context

@@ -75,8 +75,8 @@ def cancel_one(ledger: Ledger, task_id: str) -> None:
         waiting = "what waited of it is cancelled, but " if found.taken else ""
         message = (
             f"{waiting}task {task_id} runs already, on {', '.join(found.running_on)}: "
-            "only what waits can be cancelled; "
-            "AsyncResult.revoke(terminate=True) stops what runs"
+            "only what waits can be cancelled; AsyncResult.revoke(terminate=True) stops a task that runs, "
+            f"`gpulease release {found.running_on[0]} --force` a program"
         )
         raise click.ClickException(message)
     if not found.taken:
@@ -124,6 +124,7 @@ def release(ledger: Ledger, gpu: str, *, force: bool) -> None:
     what = {
         "started": "loses it: it is stopped and given out again; where it cannot be, it runs to its own end",
         "claimed": "loses it before it started, and goes back to its place",
+        "program": "loses it, and is stopped",
         "foreign": "loses it",
     }
     click.echo(f"GPU {found.gpu}: {found.loser} {what[found.word]}")

@@ -9,16 +9,45 @@ local function next_fence(gpu)
   return fence
 end
 
--- Pinned tickets first (by the id, then by the other name), then the pools in their order.
-local function lines_of(gpu)
-  local lines, alias = { key('pinned', gpu) }, device_of(gpu)[4]
-  if alias and alias ~= gpu then
-    lines[#lines + 1] = key('pinned', alias)
+-- Pinned tickets first (by the id, then by the other name), then the pools in their order: each one's line, and beside
+-- it the line of the programs of this host. Where `only_programs` says so, these alone.
+local function lines_of(gpu, only_programs)
+  local lines, device = {}, device_of(gpu)
+  local alias, host = device[4], device[5] or ''
+  if not only_programs then
+    lines[1] = { key('pinned', gpu) }
+    if alias and alias ~= gpu then
+      lines[2] = { key('pinned', alias) }
+    end
   end
   for pool in pools_of(gpu) do
-    lines[#lines + 1] = key('pending', pool)
+    local programs = key('pinned', pin_of_program(host, pool))
+    lines[#lines + 1] = only_programs and { programs } or { key('pending', pool), programs }
   end
   return lines
+end
+
+-- Who stands first in a line, or in the one beside it, whoever has the better place; and in which.
+local function first_of(line, beside)
+  local ticket, other = redis.call('ZRANGE', line, 0, 0)[1], beside and redis.call('ZRANGE', beside, 0, 0)[1]
+  if other and not (ticket
+      and tonumber(redis.call('ZSCORE', line, ticket)) < tonumber(redis.call('ZSCORE', beside, other))) then
+    return other, beside
+  end
+  return ticket, line
+end
+
+-- Does somebody still wait to run this program? As with a worker, both must say so.
+local function is_waited_for(ticket)
+  return (tonumber(redis.call('HGET', key('ticket', ticket), 'waits_until')) or 0) > NOW and has_listener(ticket)
+end
+
+-- Nobody waits for it any more. Who comes back after all finds its old place: so it has not ended.
+local function forget_program(ticket)
+  note('left', ticket, '', 'nobody waits to run it')
+  take_out(ticket)
+  redis.call('HDEL', key('task', ticket), ticket)
+  redis.call('DEL', key('ticket', ticket))
 end
 
 -- The ticket itself is gone: which pool it was of is not known, most likely one of this GPU's.
@@ -32,10 +61,10 @@ local function drop_vanished(ticket, line, gpu)
 end
 
 -- The first ticket that has not expired and what a claim must know of it, or nil. What has expired goes to its end.
-local function first_in_line(gpu)
-  for _, line in ipairs(lines_of(gpu)) do
+local function first_in_line(gpu, only_programs)
+  for _, lines in ipairs(lines_of(gpu, only_programs)) do
     for _ = 1, EXPIRED_PER_CALL do
-      local ticket = redis.call('ZRANGE', line, 0, 0)[1]
+      local ticket, line = first_of(lines[1], lines[2])
       if not ticket then
         break
       end
@@ -43,7 +72,10 @@ local function first_in_line(gpu)
       local expires_ms = t[2] and tonumber(t[1])
       if expires_ms == 0 or (expires_ms and expires_ms > NOW) then
         task_ids[ticket] = t[5]
-        return ticket, t
+        if not is_program(t[3]) or is_waited_for(ticket) then
+          return ticket, t
+        end
+        forget_program(ticket)
       elseif expires_ms then
         take_out(ticket)
         mark_ending(ticket, 'expired')
@@ -60,8 +92,9 @@ local function claim_for(ticket, t, gpu, seed)
   local fence = next_fence(gpu)
   local token = string.format('%s-%s-%.0f', seed, gpu, fence) -- a call may claim several GPUs, with equal fences
   local delivery = (tonumber(t[4]) or 0) + 1
-  local message = assemble(ticket, gpu, token, fence, delivery)
-  if not message then
+  local is_message = not is_program(t[3])
+  local message = is_message and assemble(ticket, gpu, token, fence, delivery)
+  if is_message and not message then
     note('vanished', ticket, gpu, 'its message is gone')
     take_out(ticket)
     end_ticket(ticket)
@@ -73,30 +106,46 @@ local function claim_for(ticket, t, gpu, seed)
   leave_line(ticket, t[2], t[3], t[1])
   redis.call('HSET', key('ticket', ticket), 'state', 'claimed', 'gpu', gpu, 'token', token, 'deliveries', delivery)
   mark_busy(gpu)
-  redis.call('LPUSH', route_to(gpu), message)
+  if message then
+    redis.call('LPUSH', route_to(gpu), message)
+  else
+    redis.pcall('PUBLISH', key('here', ticket), 'claimed') -- a program asks what has become of it
+  end
   note('claimed', ticket, gpu, '')
   return true
 end
 
 -- Whose GPU it now is, or nil: nobody waits.
-local function claim_first(gpu, seed)
+local function claim_first(gpu, seed, only_programs)
   for _ = 1, VANISHED_PER_CALL do
-    local ticket, t = first_in_line(gpu)
+    local ticket, t = first_in_line(gpu, only_programs)
     if not ticket or claim_for(ticket, t, gpu, seed) then
       return ticket
     end
   end
 end
 
+-- A program needs no worker: it may have a free GPU of its host that nobody serves, unless that one is drained or
+-- something is left there. What its last worker did not start says nothing against the GPU.
+local function is_for_programs(gpu)
+  if redis.call('EXISTS', key('lease', gpu), key('want', gpu), key('claim', gpu)) > 0 or is_alive(gpu) then
+    return false
+  end
+  local closed = redis.call('HMGET', key('closed', gpu), 'drain', 'quarantine', 'until_ms')
+  return not closed[1] and (not closed[2] or closed[3] ~= false)
+end
+
 -- Replies with a word and, when it is 'claimed', the ticket: 'closed' (not claimable), 'idle' (nobody waits).
 local function claim_next(gpu, own, seed)
-  if not is_claimable(gpu, own) then
+  local is_open = is_claimable(gpu, own)
+  if not is_open then
     mark_busy(gpu)
-    return 'closed'
   end
-  local ticket = claim_first(gpu, seed)
+  local ticket = (is_open or is_for_programs(gpu)) and claim_first(gpu, seed, not is_open)
   if ticket then
     return 'claimed', ticket
+  elseif not is_open then
+    return 'closed'
   end
   mark_free(gpu)
   return 'idle'

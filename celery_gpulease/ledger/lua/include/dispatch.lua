@@ -30,6 +30,8 @@ local function dispatch_ticket(ticket, seed, t)
     return false
   elseif t[2] == '' then
     is_claimed = dispatch_pool(t[1], ticket, seed)
+  elseif is_program(t[2]) then
+    redis.pcall('PUBLISH', key('here', ticket), 'turn') -- who waits to run it looks at the GPUs of its host
   elseif redis.call('EXISTS', key('device', pinned_gpu(t[2]))) == 1 then
     is_claimed = select(2, claim_next(pinned_gpu(t[2]), false, seed)) == ticket
   end

@@ -2,10 +2,10 @@
 -- What is true of a GPU: whether its worker lives, whether it may be claimed, and the index of free ones.
 local devices = {}
 
--- Of what its worker said when it joined: pools, route, ttl_ms, alias. Read once in a call; JOIN alone writes it.
+-- Of what its worker said when it joined: pools, route, ttl_ms, alias, host. Read once in a call; JOIN alone writes it.
 local function device_of(gpu)
   if not devices[gpu] then
-    devices[gpu] = redis.call('HMGET', key('device', gpu), 'pools', 'route', 'ttl_ms', 'alias')
+    devices[gpu] = redis.call('HMGET', key('device', gpu), 'pools', 'route', 'ttl_ms', 'alias', 'host')
   end
   return devices[gpu]
 end
@@ -27,13 +27,15 @@ local function mark_busy(gpu)
   end
 end
 
--- Presence alone is up to a ttl old; a subscription alone outlives a power cut. So both, where the server lets us ask.
-local function is_alive(gpu)
-  if redis.call('EXISTS', key('worker', gpu)) == 0 then
-    return false
-  end
-  local count = redis.pcall('PUBSUB', 'NUMSUB', key('here', gpu))
+-- Does somebody listen to this `here` channel? Yes, where the server does not let us ask.
+local function has_listener(name)
+  local count = redis.pcall('PUBSUB', 'NUMSUB', key('here', name))
   return count.err ~= nil or tonumber(count[2]) > 0
+end
+
+-- Presence alone is up to a ttl old; a subscription alone outlives a power cut. So both.
+local function is_alive(gpu)
+  return redis.call('EXISTS', key('worker', gpu)) == 1 and has_listener(gpu)
 end
 
 -- Why no claim is made, or nil. A quarantine ends with a report of the GPU's worker.

@@ -2,6 +2,15 @@
 -- The lines: where a ticket waits for a GPU, in order of priority and arrival.
 local PRIORITY_STEP = 2 ^ 45
 
+-- A program waits for the GPUs of one host that serve a pool: its pin is `<host>/<pool>`, which no GPU is called.
+local function pin_of_program(host, pool)
+  return host .. '/' .. pool
+end
+
+local function is_program(pin)
+  return pin and string.find(pin, '/', 1, true) ~= nil
+end
+
 local function line_of(pool, pin)
   if pin ~= '' then
     return key('pinned', pin)

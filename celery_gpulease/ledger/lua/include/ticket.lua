@@ -62,10 +62,21 @@ local function tickets_of(task_id)
   return found
 end
 
+-- A program's end is written nowhere: whoever waits for its turn, or runs it, is told.
+local function end_program(ticket, why)
+  note('ended', ticket, '', why)
+  end_ticket(ticket)
+  redis.pcall('PUBLISH', key('here', ticket), 'ended')
+end
+
 -- The end must still be written outside Redis (result backend, callbacks): a worker does that, then FINISH.
 -- `beside_a_run`: of the same task, which may be about to store that it asked for a retry. It is due when that run's
 -- ticket has ended, or after a while, should that one have vanished.
 local function mark_ending(ticket, why, beside_a_run)
+  if is_program(redis.call('HGET', key('ticket', ticket), 'pin')) then
+    end_program(ticket, why)
+    return
+  end
   redis.call('ZADD', ENDING, beside_a_run and NOW + LONGEST_AFTER_RUN_MS or NOW, ticket)
   redis.call('HSET', key('ticket', ticket), 'state', 'ending', 'why', why, 'attempts', 0)
   redis.call('HDEL', key('ticket', ticket), 'token', 'nonce')

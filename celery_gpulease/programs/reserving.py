@@ -1,0 +1,116 @@
+"""`with reserve(app, pool="a100") as gpu:` — any Python program under a lease."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celery_gpulease.devices import show_only
+from celery_gpulease.exceptions import LeaseLost, LedgerUnavailable
+from celery_gpulease.installed import installation
+from celery_gpulease.model import DEFAULT_POOL, GPU, check_pool
+from celery_gpulease.programs.keeping import Keeper
+from celery_gpulease.programs.waiting import Waiter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery_gpulease.ledger import Ledger
+    from celery_gpulease.programs.waiting import Held
+
+#: Not Celery's: in a process that has set up no loggers it would swallow what it is told.
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ReservedGPU(GPU):
+    """The GPU of a `with reserve(…)` block: `id`, `index` and the lease's `fence`, which grows with every claim."""
+
+    fence: int
+    _keeper: Keeper
+
+    @property
+    def lost(self) -> bool:
+        """Did the lease go to another holder? Never raises."""
+        return self._keeper.is_lost
+
+    def check(self) -> None:
+        """Raises LeaseLost once the lease is lost: call it at checkpoints."""
+        if self.lost:
+            message = f"the lease of GPU {self.id} (fence {self.fence}) went to another holder"
+            raise LeaseLost(message)
+
+
+@contextmanager
+def reserve(
+    app: Any, pool: str = DEFAULT_POOL, *, priority: int = 0, timeout: float | None = None
+) -> Iterator[ReservedGPU]:
+    """Waits, in the same line as the tasks, for a GPU of this host, and holds it for the block.
+
+    In the block `CUDA_VISIBLE_DEVICES` shows this GPU only, to this process and what it starts: import what uses CUDA
+    there. A thread keeps the lease. Where it is lost that is logged, and `gpu.check()` raises.
+
+    Args:
+        app: The Celery app, on which `GPULease` was called.
+        pool: Whose GPUs will do.
+        priority: As the broker counts.
+        timeout: Seconds within which its turn must come; None for whenever.
+
+    Raises:
+        ConfigurationError: No GPU of this host serves the pool.
+        LedgerUnavailable: Redis does not answer.
+        TurnCancelled: `gpulease cancel` took it back while it waited.
+        TurnTimeout: Its turn did not come in time.
+    """
+    ledger = installation(app).ledger
+    held = Waiter(ledger, f"reserve: {_own_name()}", check_pool(pool), priority).wait(timeout)
+    with kept(ledger, held, lambda: None) as keeper, _shown(held):
+        yield ReservedGPU(held.device.id, held.device.index, held.claim.fence, keeper)
+
+
+@contextmanager
+def kept(ledger: Ledger, held: Held, on_lost: Callable[[], None]) -> Iterator[Keeper]:
+    """Keeps a lease for the block, and gives it back, whatever happens there.
+
+    Args:
+        ledger: The ledger.
+        held: What is kept.
+        on_lost: Called in another thread, once the lease is lost.
+    """
+    keeper = Keeper(ledger, held.claim, on_lost)
+    try:
+        keeper.start()
+        yield keeper
+    finally:
+        keeper.stop()
+        give_back(ledger, held)
+
+
+def give_back(ledger: Ledger, held: Held) -> None:
+    """Releases the lease; where Redis does not answer, it ends with its ttl."""
+    try:
+        ledger.release(held.claim)
+    except LedgerUnavailable as error:
+        logger.warning("GPU %s is not given back, its lease ends with its ttl: %s", held.claim.gpu, error)
+
+
+@contextmanager
+def _shown(held: Held) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
+    show_only(held.device)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _own_name() -> str:
+    return Path(sys.argv[0]).name or "python" if sys.argv else "python"

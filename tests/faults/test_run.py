@@ -1,0 +1,391 @@
+"""`gpulease run -- CMD` and `reserve`: any program under a lease, beside real workers and where none lives."""
+
+import json
+import os
+import pty
+import signal
+import sys
+import time
+from contextlib import contextmanager, suppress
+
+import psutil
+import pytest
+
+from celery_gpulease import ConfigurationError, LeaseLost, TurnTimeout, reserve
+from celery_gpulease.model import Device, Presence
+from celery_gpulease.reconcile.gpus import correct_gpus
+from tests.faults.conftest import world_on
+from tests.faults.world import HOST, LONG, PROJECT, SOON, kill
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex")  # by Celery's result backend
+
+GPU = f"{HOST}:0"
+
+# Tells when it begins and what it sees; ends when a file of the name is there.
+PROGRAM = """
+import os, sys, time
+print("begun", time.time(), os.environ["CUDA_VISIBLE_DEVICES"], os.environ["CUDA_DEVICE_ORDER"], flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+print("ended", time.time(), flush=True)
+"""
+# Its child outlives a program that is killed alone.
+PARENT = 'sleep 1000 & echo "child $!"; echo "begun"; wait'
+TRAP = """
+for one in HUP INT QUIT USR1; do trap "echo told-$one" $one; done
+trap "exit 5" TERM
+echo begun
+while :; do sleep 0.02; done
+"""
+
+ASKS = """
+print("you said", input())
+try:
+    input()
+except KeyboardInterrupt:
+    exit(9)
+"""
+
+
+def run(world, *program, options=()):
+    """`gpulease run`, on its way."""
+    command = ("celery", "-A", "proj", "gpulease", "run", *options, "--", *program)
+    return world.processes.start(*command, name="run")
+
+
+def waits_for(world, gate, *options):
+    """A program that runs until the gate is open."""
+    return run(world, sys.executable, "-c", PROGRAM, str(world.folder / gate), options=options)
+
+
+def says(process, word):
+    """The rest of the line that begins with a word, once it is there."""
+
+    def found():
+        return next((line.split()[1:] for line in process.output.splitlines() if line.split()[:1] == [word]), None)
+
+    wait_until(lambda: found() is not None or process.exit_code is not None, LONG, f"{word!r} from {process!r}")
+    assert found() is not None, process
+    return found()
+
+
+def standing(world, number=1):
+    """Waits until so many stand in line; their ids."""
+
+    def found():
+        rows = json.loads(world.gpulease("pending", "--json").output)
+        return [row["task_id"] for row in rows] if len(rows) == number else None
+
+    return wait_until(found, LONG, f"{number} who wait")
+
+
+def ends(process, code):
+    """It ends with this exit code."""
+    assert process.wait() == code, process
+
+
+def is_gone(pid):
+    """Is this process over? Who would wait for it may be nobody here."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.fixture
+def unserved(world):
+    """A world whose GPU a worker has served once."""
+    presence = Presence("gone", f"gpu0@{HOST}", HOST, 1, "1")
+    world.ledger.join(Device(GPU, 0, HOST), ("default",), presence)
+    world.ledger.leave(GPU, presence)
+    return world
+
+
+def test_its_turn_comes_in_order_among_the_tasks_and_its_gpu_is_its_own_for_longer_than_a_ttl(world):
+    world.worker(0)
+    busy = world.send("wait_for", "busy")
+    world.started(busy)
+    program = waits_for(world, "program", "--priority", "4")
+    (ticket,) = standing(world)
+    program.wait_for_log(f"`gpulease cancel {ticket}` takes it back")
+    after, before = world.send("add", 1, 2, priority=5), world.send("add", 1, 2, priority=3)
+    world.open("busy")
+    begun, visible, order = says(program, "begun")
+    row = world.row(0)
+    assert (row["state"], row["task_id"], row["worker"]) == ("leased", ticket, f"gpu0@{HOST}")
+    assert row["task"].startswith("run: ")
+    first = world.lease(0)
+    deadline = time.time() + 1.5 * world.conf["gpulease_lease_ttl"]
+    wait_until(lambda: time.time() > deadline, LONG, "more than a ttl to pass")
+    assert (world.lease(0), world.runs(after)) == (first, [])
+    world.open("program")
+    ends(program, 0)
+    world.succeeds(busy, before, after)
+    assert (visible, order) == ("0", "PCI_BUS_ID")
+    assert world.runs(before)[0].end <= float(begun)
+    assert float(says(program, "ended")[0]) <= world.runs(after)[0].start
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        (["sh", "-c", "exit 7"], 7),
+        (["sh", "-c", "kill -9 $$"], 137),
+        (["sh", "-c", "trap '' TERM; kill $$; exit 0"], 0),
+        (["/no/such"], 127),
+        (["/"], 126),
+    ],
+)
+def test_its_exit_code_is_passed_on_as_shells_do_also_where_no_worker_lives(unserved, program, code):
+    ends(run(unserved, *program), code)
+    assert unserved.lease(0) is None
+
+
+def test_signals_are_passed_on_and_the_program_answers(unserved):
+    program = run(unserved, "sh", "-c", TRAP)
+    says(program, "begun")
+    for name in ("HUP", "INT", "QUIT", "USR1"):
+        program.send(signal.Signals[f"SIG{name}"])
+        says(program, f"told-{name}")
+    program.send(signal.SIGTERM)
+    ends(program, 5)
+
+
+def test_a_program_that_a_signal_ends_is_told_as_shells_do(unserved):
+    program = run(unserved, "sh", "-c", PARENT)
+    child = int(says(program, "child")[0])
+    program.send(signal.SIGTERM)
+    ends(program, 143)
+    assert is_gone(child)
+
+
+def test_what_it_leaves_in_its_group_is_gone_before_the_next_begins(unserved):
+    program = run(unserved, "sh", "-c", 'sleep 1000 & echo "child $!"')
+    ends(program, 0)
+    assert is_gone(int(says(program, "child")[0]))
+
+
+@pytest.mark.parametrize("by", ["force", "stranger"])
+def test_whose_lease_is_lost_is_stopped_with_all_that_it_started(world, by):
+    world.worker(0)
+    world.until_free(0)
+    program = run(world, "sh", "-c", f"trap '' TERM; {PARENT}; sleep 1000")
+    child = int(says(program, "child")[0])
+    following = world.send("add", 1, 2)
+    if by == "force":
+        told = world.gpulease("release", GPU, "--force").output
+        assert ("run: sh" in told, "is stopped" in told) == (True, True)
+    else:
+        with world.client.pipeline(transaction=True) as pipe:
+            pipe.set(world.ledger.keys.lease(GPU), "stranger", px=60_000).execute()
+    assert program.wait() == 137, program  # it heard SIGTERM and went on
+    assert f"the lease of GPU {GPU} is lost" in program.log
+    assert is_gone(child)
+    if by == "stranger":
+        assert world.lease(0) == "stranger"
+        world.give(0)
+    world.succeeds(following)
+
+
+def test_killed_it_takes_its_program_along_and_its_gpu_is_given_to_the_next(world):
+    world.worker(0)
+    world.until_free(0)
+    program = run(world, "sh", "-c", PARENT)
+    child = int(says(program, "child")[0])
+    following = world.send("add", 1, 2)
+    kill(program.pid)
+    wait_until(lambda: is_gone(child), SOON, "its program to be killed too")
+    world.succeeds(following)
+
+
+def test_killed_where_no_worker_lives_the_next_takes_its_gpu(unserved):
+    program = waits_for(unserved, "never")
+    says(program, "begun")
+    following = waits_for(unserved, "following")
+    standing(unserved)
+    kill(program.pid)
+    unserved.open("following")
+    ends(following, 0)
+
+
+def test_one_follows_another_at_once_where_no_worker_lives(unserved):
+    first, second = waits_for(unserved, "first"), None
+    says(first, "begun")
+    second = waits_for(unserved, "second")
+    standing(unserved)
+    unserved.open("first")
+    ends(first, 0)
+    assert float(says(first, "ended")[0]) <= float(says(second, "begun")[0])
+    unserved.open("second")
+    ends(second, 0)
+
+
+def test_killed_while_it_waits_it_leaves_nothing(world):
+    world.worker(0)
+    busy = world.send("wait_for", "busy")
+    world.started(busy)
+    program = run(world, "true")
+    standing(world)
+    following = world.send("add", 1, 2)
+    kill(program.pid)
+    world.open("busy")
+    world.succeeds(busy, following)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_while_it_waits_it_is_out_of_line_at_once(unserved, number):
+    unserved.take(0)
+    program = run(unserved, "true")
+    standing(unserved)
+    program.send(number)
+    ends(program, 128 + number)
+    assert not unserved.client.keys("gpu:ticket:*")
+    unserved.give(0)
+
+
+def test_cancelled_it_says_so(unserved):
+    unserved.take(0)
+    program = run(unserved, "true")
+    (ticket,) = standing(unserved)
+    assert unserved.gpulease("cancel", ticket).output == f"task {ticket} is cancelled\n"
+    ends(program, 1)
+    assert "was cancelled while it waited" in program.log
+    assert not unserved.client.exists(f"celery-task-meta-{ticket}")
+    unserved.give(0)
+
+
+def test_bumped_it_overtakes(world):
+    world.worker(0)
+    busy = world.send("wait_for", "busy")
+    world.started(busy)
+    task = world.send("add", 1, 2, priority=3)
+    program = run(world, "sh", "-c", "date +'begun %s.%N'", options=("--priority", "5"))
+    ticket = standing(world, 2)[1]
+    world.gpulease("bump", ticket, "--priority", "0")
+    world.open("busy")
+    ends(program, 0)
+    world.succeeds(busy, task)
+    assert float(says(program, "begun")[0]) <= world.runs(task)[0].start
+
+
+def test_whose_turn_does_not_come_in_time_leaves(unserved):
+    unserved.take(0)
+    program = run(unserved, "true", options=("--timeout", "0.5"))
+    ends(program, 124)
+    assert f"no GPU of pool default on {HOST} within 0.5 seconds" in program.log
+    assert not unserved.client.keys("gpu:ticket:*")
+    unserved.give(0)
+
+
+def test_a_pool_that_no_gpu_of_this_host_serves_is_an_error_that_says_what_is_there(unserved):
+    program = run(unserved, "true", options=("--pool", "a100"))
+    ends(program, 1)
+    assert f"no GPU of host {HOST} serves pool 'a100': {GPU} serves default. A GPU is registered" in program.log
+
+
+def test_it_goes_on_where_the_worker_of_its_gpu_dies_and_a_new_one_waits_for_its_end(world):
+    worker = world.worker(0)
+    world.until_free(0)
+    program = waits_for(world, "go")
+    says(program, "begun")
+    worker.kill()
+    world.worker(0)
+    task = world.send("add", 1, 2)
+    assert list(correct_gpus(world.ledger, change=True)) == []
+    assert (program.exit_code, world.runs(task)) == (None, [])
+    world.open("go")
+    ends(program, 0)
+    world.succeeds(task)
+    assert float(says(program, "ended")[0]) <= world.runs(task)[0].start
+
+
+def test_redis_is_emptied_and_who_runs_and_who_waits_go_on(own_server, tmp_path, monkeypatch):
+    monkeypatch.setenv("GPULEASE_HOST", HOST)
+    with world_on(own_server.url, tmp_path, own_server) as world:
+        world.worker(0)
+        world.until_free(0)
+        program = waits_for(world, "go")
+        says(program, "begun")
+        waiting = run(world, "true")
+        standing(world)
+        own_server.kill()
+        own_server.start()
+        wait_until(lambda: world.lease(0), LONG, "the lease to be taken back")
+        standing(world)
+        world.open("go")
+        ends(program, 0)
+        ends(waiting, 0)
+        world.rest()
+
+
+@contextmanager
+def at_a_terminal(world, *program):
+    """`gpulease run` where a person types: the terminal, and what ends the program."""
+    command = (sys.executable, "-m", "celery", "-A", "proj", "gpulease", "run", "--", *program)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(PROJECT)
+        os.execvpe(command[0], command, world.processes._env)
+    os.set_blocking(terminal, False)
+    try:
+        yield terminal, lambda: os.waitpid(pid, os.WNOHANG)
+    finally:
+        os.close(terminal)
+        with suppress(ProcessLookupError):
+            kill(pid)
+
+
+def shows(terminal, words):
+    """Waits until these words are on the screen."""
+    screen = b""
+
+    def read():
+        nonlocal screen
+        with suppress(BlockingIOError, OSError):
+            screen += os.read(terminal, 1000)
+        return words in screen
+
+    wait_until(read, LONG, f"{words!r} on a screen")
+
+
+def test_it_has_the_terminal_and_ctrl_c_is_its_own(unserved):
+    with at_a_terminal(unserved, sys.executable, "-c", ASKS) as (terminal, wait):
+        os.write(terminal, b"hello\n")
+        shows(terminal, b"you said hello")
+        os.write(terminal, b"\x1a\x03")  # Ctrl-Z, which does nothing, and Ctrl-C
+        _, status = wait_until(lambda: (ended := wait())[0] and ended, LONG, "its end")
+    assert os.waitstatus_to_exitcode(status) == 9
+
+
+# in Python
+
+
+def test_reserved_in_a_block_it_is_seen_there_and_given_back_whatever_happens(unserved):
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012, SIM117
+        with reserve(unserved.app) as gpu:
+            assert (gpu.id, gpu.index, gpu.lost) == (GPU, 0, False)
+            assert unserved.lease(0).endswith(f"-{gpu.fence}")
+            assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+            assert unserved.row(0)["task"].startswith("reserve: ")
+            1 / 0  # noqa: B018
+    assert (unserved.lease(0), os.environ.get("CUDA_VISIBLE_DEVICES")) == (None, None)
+
+
+def test_a_block_whose_lease_is_lost_is_told(unserved):
+    with reserve(unserved.app) as gpu:
+        gpu.check()
+        unserved.gpulease("release", GPU, "--force")
+        wait_until(lambda: gpu.lost, SOON, "the block to be told")
+        with pytest.raises(LeaseLost, match="went to another holder"):
+            gpu.check()
+
+
+def test_a_block_that_cannot_have_a_gpu_does_not_begin(unserved):
+    with pytest.raises(ConfigurationError, match="serves pool 'a100'"), reserve(unserved.app, "a100"):
+        raise AssertionError
+    unserved.take(0)
+    with pytest.raises(TurnTimeout), reserve(unserved.app, timeout=0.1):
+        raise AssertionError
+    unserved.give(0)

@@ -1,0 +1,49 @@
+"""What a signal does to `gpulease run`, before its turn, between that and the program's start, and after."""
+
+import os
+import signal
+
+import pytest
+
+from celery_gpulease.programs.running import PASSED_ON, Signals, Stopped
+
+
+class Group:
+    """Stands in for a program: it notes what it is sent."""
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, number):
+        self.sent.append(number)
+
+
+def test_while_it_waits_what_ends_a_program_ends_the_waiting_and_the_rest_does_nothing():
+    signals = Signals()
+    with signals.heard():
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        with pytest.raises(Stopped) as stopped:
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert stopped.value.number == signal.SIGTERM
+
+
+def test_what_comes_before_the_program_has_begun_reaches_it_then_and_what_comes_later_at_once():
+    signals, group = Signals(), Group()
+    with signals.heard():
+        signals.is_waiting = False
+        os.kill(os.getpid(), signal.SIGTERM)
+        signals.pass_on_to(group)
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert group.sent == [signal.SIGTERM, signal.SIGHUP]
+
+
+def test_afterwards_each_signal_means_what_it_meant_and_what_was_ignored_was_not_heard():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        handlers = [signal.getsignal(number) for number in PASSED_ON]
+        with Signals().heard():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert [signal.getsignal(number) for number in PASSED_ON] == handlers
+    finally:
+        signal.signal(signal.SIGHUP, before)
