@@ -48,7 +48,7 @@ class Listener(Loop):
         self._dispatcher = dispatcher
         self._resync, self._on_lease_gone = resync, on_lease_gone
         self._on_reconcile, self._on_neighbour = on_reconcile, on_neighbour
-        self._subscription = Subscription(dispatcher.ledger, dispatcher.gpu)
+        self._subscription = Subscription(dispatcher.ledger, dispatcher.gpu, dispatcher.alias)
         self._pace = dispatcher.ledger.settings.heartbeat_interval
         self._take_at = self._tend_at = time.monotonic() + self._pace
 

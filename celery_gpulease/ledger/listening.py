@@ -29,9 +29,14 @@ class Subscription:
 
     Every (re)subscription means that events may have been missed: `wait` returns 'subscribed', and its caller looks at
     everything again. Subscribe messages are therefore never ignored.
+
+    Args:
+        ledger: The ledger.
+        gpu: The GPU's id.
+        alias: Its other name, by which other programs may go; empty, or the same, for none.
     """
 
-    def __init__(self, ledger: Ledger, gpu: str) -> None:
+    def __init__(self, ledger: Ledger, gpu: str, alias: str = "") -> None:
         settings = ledger.settings
         self._client = connect(
             settings.redis_url,
@@ -41,7 +46,8 @@ class Subscription:
             retry=Retry(NoBackoff(), 0),
             decode_responses=False,
         )
-        keys = (ledger.keys.lease(gpu), ledger.keys.want(gpu))
+        names = dict.fromkeys(filter(None, (gpu, alias)))
+        keys = [key for name in names for key in (ledger.keys.lease(name), ledger.keys.want(name))]
         channels = [f"__keyspace@{_database(self._client)}__:{key}" for key in keys]
         channels.append(ledger.keys.prefix + _consumed(ledger, gpu))  # nothing is said there: see `other_prefixes`
         self._channels = [channel.encode() for channel in channels]

@@ -8,10 +8,12 @@ local found = {}
 for _, gpu in ipairs(ARGV) do
   local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state', 'claimed_ms')
   local task = claim[1] and redis.call('HMGET', key('ticket', claim[1]), 'task_id', 'task') or { false, false }
+  local lease, lease_key = by_any_name('lease', gpu)
+  local closed = redis.call('HMGET', key('closed', gpu), 'quarantine', 'device')
+  local wish = by_any_name('want', gpu)
   found[#found + 1] = { gpu, redis.call('HGET', key('device', gpu), 'pools'), redis.call('GET', key('worker', gpu)),
-    is_alive(gpu) and 1 or 0,
-    redis.call('GET', key('lease', gpu)), redis.call('PTTL', key('lease', gpu)), claim[1], claim[2], claim[3],
+    is_alive(gpu) and 1 or 0, lease, redis.call('PTTL', lease_key), claim[1], claim[2], claim[3],
     claim[4] and (NOW - claim[4]), redis.call('GET', key('fence', gpu)), task[1], task[2], why_closed(gpu) or false,
-    redis.call('HGET', key('closed', gpu), 'quarantine'), redis.call('GET', key('want', gpu)) }
+    closed[1] or closed[2], wish }
 end
 return found

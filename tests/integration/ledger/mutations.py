@@ -184,7 +184,7 @@ MUTATIONS = {
         only="drain",
     ),
     "a_quarantine_closes_nothing": Mutation(
-        " or (closed[3] and 'quarantine') or nil",
+        " or ((closed[3] or closed[4]) and 'quarantine') or nil",
         " or nil",
         "ledger/test_quarantine.py::test_a_claim_that_was_not_started_closes_its_gpu_for_a_heartbeat",
     ),

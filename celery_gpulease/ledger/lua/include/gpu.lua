@@ -2,10 +2,11 @@
 -- What is true of a GPU: whether its worker lives, whether it may be claimed, and the index of free ones.
 local devices = {}
 
--- Of what its worker said when it joined: pools, route, ttl_ms, alias. Read once in a call; JOIN alone writes it.
+-- Of what its worker said when it joined: pools, route, ttl_ms, alias, other (another name, by which programs that are
+-- not ours may go; or ''). Read once in a call; JOIN alone writes it.
 local function device_of(gpu)
   if not devices[gpu] then
-    devices[gpu] = redis.call('HMGET', key('device', gpu), 'pools', 'route', 'ttl_ms', 'alias')
+    devices[gpu] = redis.call('HMGET', key('device', gpu), 'pools', 'route', 'ttl_ms', 'alias', 'other')
   end
   return devices[gpu]
 end
@@ -36,10 +37,10 @@ local function is_alive(gpu)
   return count.err ~= nil or tonumber(count[2]) > 0
 end
 
--- Why no claim is made, or nil. A quarantine ends with a report of the GPU's worker.
+-- Why no claim is made, or nil. A quarantine ends by what the GPU's worker says.
 local function why_closed(gpu)
-  local closed = redis.call('HMGET', key('closed', gpu), 'drain', 'closing', 'quarantine')
-  return (closed[1] and 'drain') or (closed[2] and 'closing') or (closed[3] and 'quarantine') or nil
+  local closed = redis.call('HMGET', key('closed', gpu), 'drain', 'closing', 'quarantine', 'device')
+  return (closed[1] and 'drain') or (closed[2] and 'closing') or ((closed[3] or closed[4]) and 'quarantine') or nil
 end
 
 -- The list from which this GPU's worker takes its messages, as it said when it joined; false where it is not known.
@@ -47,9 +48,11 @@ local function route_to(gpu)
   return device_of(gpu)[2]
 end
 
--- `own`: the GPU's worker asks for itself and needs no proof that it lives.
+-- `own`: the GPU's worker asks for itself and needs no proof that it lives. Nobody may have the device by another name.
 local function is_in_service(gpu, own)
+  local other = device_of(gpu)[5] or ''
   return not why_closed(gpu) and (own or is_alive(gpu)) and route_to(gpu) ~= false
+    and (other == '' or redis.call('EXISTS', key('lease', other), key('want', other), key('claim', other)) == 0)
 end
 
 -- Is there nothing but a lease that could keep it from the next task?
@@ -59,6 +62,16 @@ end
 
 local function is_claimable(gpu, own)
   return redis.call('EXISTS', key('lease', gpu), key('want', gpu), key('claim', gpu)) == 0 and is_in_service(gpu, own)
+end
+
+-- A lease, or a wish, by whichever name of the device it goes (ours is under the id): its value, or false; and its key.
+local function by_any_name(kind, gpu)
+  local value, other = redis.call('GET', key(kind, gpu)), device_of(gpu)[5] or ''
+  local others = not value and other ~= '' and redis.call('GET', key(kind, other))
+  if others then
+    return others, key(kind, other)
+  end
+  return value, key(kind, gpu)
 end
 
 -- The claim is over; the lease key goes when it is still this claim's.
