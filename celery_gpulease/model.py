@@ -67,8 +67,8 @@ class GPU:
 class Device:
     """A GPU of this host, as its worker registers it.
 
-    `alias` is `<host>:<index>` in every case; `id` is the UUID where NVML tells it, else the alias. So are the model and
-    the memory that it has.
+    `alias` is `<host>:<index>` in every case; `id` is the UUID where NVML tells it, else the alias. NVML tells
+    the model and its memory too.
     """
 
     id: str

@@ -63,12 +63,14 @@ class DeviceWatch(Loop):
         """One look, where no task runs; what it finds is told to the ledger."""
         self._number += 1
         number, executions = self._number, self._gpu_worker.executions()
-        if all(one.look is not None for one in executions):
+        if any(not one.is_over for one in executions):
+            self._done = number  # nobody offers it now
+        elif all(one.look is not None for one in executions):  # else a process is to be gone first
             trouble = self._look()
             if not self._is_over:  # an answer that was cut short says nothing
                 self._tell(trouble, has_ended=bool(executions) or not self._has_looked.is_set())
-        self._done = number
-        self._has_looked.set()
+            self._done = number
+            self._has_looked.set()
         return self._gpu_worker.ledger.settings.heartbeat_interval
 
     def _look(self) -> str:

@@ -1,10 +1,11 @@
 -- A GPU gets no work while its device is unwell, or used by what should not be there: a reason, as its worker sees it.
--- With an empty reason it is open again. Who holds the GPU may use it: then nothing is said of it.
+-- With an empty reason it is open again. Who holds the GPU may use it: then nothing is said of it. `has_ended`: what is
+-- claimed there is over, and not settled yet.
 -- KEYS: prefix
 -- ARGV: gpu reason has_ended seed
 -- Returns: {'quarantined' | 'open' | 'busy'}
 -- include: claim quarantine
-local gpu, reason, has_ended, seed = unpack(ARGV) -- has_ended: what is claimed there is over, and not settled yet
+local gpu, reason, has_ended, seed = unpack(ARGV)
 local closed = key('closed', gpu)
 
 if reason == '' then
