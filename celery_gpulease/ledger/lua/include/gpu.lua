@@ -48,9 +48,9 @@ local function route_to(gpu)
   return device_of(gpu)[2]
 end
 
--- `own`: the GPU's worker asks for itself and needs no proof that it lives. Nobody may have the device by another name.
+-- `own`: the GPU's worker asks for itself and needs no proof that it lives.
 local function is_in_service(gpu, own)
-  local other = device_of(gpu)[5] or ''
+  local other = device_of(gpu)[5] or '' -- nobody may have the device by that name either
   return not why_closed(gpu) and (own or is_alive(gpu)) and route_to(gpu) ~= false
     and (other == '' or redis.call('EXISTS', key('lease', other), key('want', other), key('claim', other)) == 0)
 end
