@@ -4,7 +4,7 @@
 -- ARGV: gpu instance presence alias index uuid model memory_bytes host pools ttl_ms heartbeat_ms dead seed route
 -- Returns: {'joined'} | {'in_use', presence of the other, when it last reported, does it stop (1 or 0)}
 --   | {'named', other gpu, and of its worker the same}
--- include: take_up pulse host
+-- include: take_up pulse host succeed
 local gpu, instance, presence, alias, index, uuid, model, memory_bytes = unpack(ARGV)
 local host, pools, ttl_ms, heartbeat_ms, dead, seed, route = unpack(ARGV, 9)
 local function told_of(one)
@@ -41,6 +41,9 @@ redis.call('HSET', key('device', gpu), 'host', host, 'index', index, 'uuid', uui
   'memory_bytes', memory_bytes, 'other', named or '')
 devices[gpu] = nil
 redis.call('HSET', NAMES, alias, gpu, gpu, gpu)
+if named and named ~= '' then
+  succeed(gpu, named, alias)
+end
 redis.call('HDEL', key('device', gpu), 'running', 'reported_ms')
 redis.call('HDEL', key('closed', gpu), 'closing')
 if is_dead then -- while the dead one's presence is there: what stops half-way is done again

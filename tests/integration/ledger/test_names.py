@@ -1,5 +1,7 @@
 """A device has two names, its UUID and `<host>:<index>`: whoever goes by either is understood, and minded."""
 
+from dataclasses import replace
+
 import pytest
 
 from celery_gpulease.ledger.listening import Subscription
@@ -111,3 +113,59 @@ def test_its_listener_hears_of_both_names(world, ledger):
 def test_what_nvml_tells_of_it_is_remembered(world, worker):
     found = world.client.hgetall(world.key("device", ID))
     assert (found["uuid"], found["model"], found["memory_bytes"], found["other"]) == (ID, "", "0", ALIAS)
+
+
+# a worker comes with NVML, or without, after one that had named it otherwise
+
+
+@pytest.fixture(params=[(ALIAS, ID), (ID, ALIAS)], ids=["with NVML now", "without NVML now"])
+def names(request):
+    return request.param
+
+
+def test_the_former_name_is_no_gpu_of_its_own_any_more(world, names):
+    former, now = names
+    world.join(former).leave()
+    world.join(now)
+    assert [row.id for row in gpu_rows(world.ledger)] == [now]
+    assert set(world.client.hvals(world.key("names"))) == {now}
+
+
+def test_what_closed_it_closes_it_still(world, names):
+    former, now = names
+    world.join(former).leave()
+    world.ledger.drain(former, drained=True)
+    world.ledger.quarantine(former, "something is left", "told")
+    worker = world.join(now)
+    assert world.closed(former) == {}
+    assert worker.claim().reason == "drain"
+    world.ledger.drain(ALIAS, drained=False)
+    assert worker.claim().reason == "quarantine"
+    assert world.ledger.left(now) == "told"
+
+
+def test_it_remains_while_something_is_claimed_there(world, names):
+    former, now = names
+    other = world.join(former)
+    ticket = world.hold()
+    other.claim()
+    other.run()
+    other.die()
+    world.lapse_presence(former)
+    worker = world.join(now)
+    assert len(gpu_rows(world.ledger)) == 2
+    world.lapse(former)
+    assert world.ledger.reap(former) == "reaped"
+    assert (worker.claim(), world.state(ticket)) == (ticket, "claimed")
+    worker.join()
+    assert [row.id for row in gpu_rows(world.ledger)] == [now]
+
+
+def test_not_so_where_a_worker_serves_it_elsewhere_by_now(world, worker):
+    worker.leave()
+    world.join(ALIAS).leave()  # it remembers the UUID
+    elsewhere = world.worker(ID)
+    elsewhere.device = replace(elsewhere.device, index=5)
+    elsewhere.join()
+    world.join(ALIAS)
+    assert sorted(row.id for row in gpu_rows(world.ledger)) == [ID, ALIAS]
