@@ -279,7 +279,7 @@ class Ledger(Orders):
         """No work for a GPU while something is left there, or work again where `left` is empty."""
         self._claiming("quarantine", gpu=gpu, reason=reason, left=left)
 
-    def quarantine_device(self, gpu: str, reason: str, *, has_ended: bool = False) -> bool:
+    def quarantine_device(self, gpu: str, reason: str, *, has_ended: bool = False) -> str:
         """No work for a GPU whose device is unwell, or used by what should not be there; work again without a reason.
 
         Args:
@@ -288,9 +288,9 @@ class Ledger(Orders):
             has_ended: What is claimed there is over, and not settled yet.
 
         Returns:
-            False where nothing was said: somebody holds the GPU, who may use it.
+            'quarantined', 'opened', 'unchanged' (it was so before) or 'busy': somebody holds the GPU, and may use it.
         """
-        return str(self._claiming("quarantine_device", gpu=gpu, reason=reason, has_ended=int(has_ended))[0]) != "busy"
+        return str(self._claiming("quarantine_device", gpu=gpu, reason=reason, has_ended=int(has_ended))[0])
 
     def left(self, gpu: str) -> str:
         """What the last call of `quarantine` said is left there."""

@@ -15,7 +15,6 @@ from celery.utils.log import get_logger
 from celery_gpulease.loops import Loop
 from celery_gpulease.worker.nvml import NVML
 from celery_gpulease.worker.occupants import trouble_of
-from celery_gpulease.worker.processes import is_gone
 
 if TYPE_CHECKING:
     from celery_gpulease.worker.gpu_worker import Execution, GPUWorker
@@ -38,7 +37,6 @@ class DeviceWatch(Loop):
         self._nvml = NVML()
         self._number = self._done = 0  # of the look that has begun last, and of the one that has ended last
         self._has_looked = threading.Event()
-        self._is_closed = False
 
     def wait_until_looked(self) -> None:
         """Waits for the first look: before it this worker must not be taken for ready."""
@@ -47,7 +45,7 @@ class DeviceWatch(Loop):
 
     def has_looked_since(self, execution: Execution) -> bool:
         """Was the device looked at since the process of this run, which was killed, is gone? It will be, else."""
-        if execution.pid is None or self._gpu_worker.is_closed:  # it has ended by itself; or the next worker looks
+        if execution.pid is None or self._gpu_worker.stops:  # it has ended by itself; or the next worker looks
             return True
         if execution.look is None:
             execution.look = self._number + 1
@@ -82,17 +80,14 @@ class DeviceWatch(Loop):
         return trouble
 
     def _ask(self) -> tuple[str, bool]:
-        has_run = [pid for pid in self._gpu_worker.has_run_in if not is_gone(pid)]
-        return trouble_of(self._nvml.ask("look", self._gpu_worker.device.uuid), has_run)
+        one = self._gpu_worker
+        return trouble_of(self._nvml.ask("look", one.device.uuid), one.has_run_in)
 
     def _tell(self, trouble: str, *, has_ended: bool) -> None:
-        gpu, ledger = self._gpu_worker.device.id, self._gpu_worker.ledger
-        if trouble:  # each time: Redis may have forgotten it
-            is_told = ledger.quarantine_device(gpu, trouble, has_ended=has_ended)
-            if is_told and not self._is_closed:
-                logger.error("GPU %s is quarantined: %s", gpu, trouble)
-            self._is_closed = self._is_closed or is_told
-        elif self._is_closed:
-            ledger.quarantine_device(gpu, "")
-            self._is_closed = False
+        """Each time, also that nothing is wrong: what Redis knows of it may be lost, or old."""
+        gpu = self._gpu_worker.device.id
+        answer = self._gpu_worker.ledger.quarantine_device(gpu, trouble, has_ended=has_ended)
+        if answer == "quarantined":
+            logger.error("GPU %s is quarantined: %s", gpu, trouble)
+        elif answer == "opened":
             logger.warning("GPU %s is open again: its device is well, and nobody else uses it", gpu)

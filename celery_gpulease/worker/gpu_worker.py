@@ -85,7 +85,7 @@ class GPUWorker:
         self.on_stray: Callable[[Any], None] = lambda _: None  # a message that came past the ledger is to be held
         self.tell_monitors: Callable[[Any], None] = lambda _: None  # what the ledger has put back
         self.is_looked_at: Callable[[Execution], bool] = lambda _: True  # without NVML nobody looks at the device
-        self.has_run_in: set[int] = set()  # processes that may keep something in the device's memory
+        self.has_run_in: frozenset[int] = frozenset()  # processes that may keep something in the device's memory
         self.said_unlimited: set[str] = set()  # tasks whose time limits have no effect here
         self.companion: Companion | None = None  # only where tasks run in main's own process
         self._executions: dict[str, Execution] = {}
@@ -120,7 +120,8 @@ class GPUWorker:
 
     def runs_in(self, pid: int) -> None:
         """A task is in this process: whoever comes after us must know of it, now rather than at the next beat."""
-        self.has_run_in.add(pid)
+        if pid not in self.has_run_in:
+            self.has_run_in = frozenset({pid, *(one for one in self.has_run_in if not is_gone(one))})
         if pid not in (self.presence.pid, *(child for child, _ in self.presence.children)):
             self.wake_heartbeat()
 
@@ -128,6 +129,11 @@ class GPUWorker:
     def is_closed(self) -> bool:
         """Does it consume nothing, or stop?"""
         return bool(self._closed_for)
+
+    @property
+    def stops(self) -> bool:
+        """Does it stop?"""
+        return STOPS in self._closed_for
 
     def close(self, why: str = STOPS) -> None:
         """No new work from now on, and what was not started goes back."""

@@ -55,7 +55,7 @@ class NVML:
             return {"error": f"no answer for {LONGEST_ANSWER:g} s"}
         if not line:
             self.close()
-            return {"error": "the process that asks it has ended; the log says more"}
+            return {"error": "the process that asks it has ended, and the log says more"}
         answer: dict[str, Any] = json.loads(line)
         return answer
 

@@ -22,10 +22,11 @@ UNTOLD: Final = ("NOT_SUPPORTED", "NO_PERMISSION", "FUNCTION_NOT_FOUND", "ARGUME
 
 def main() -> None:
     """Answers until nobody asks any more."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # whatever else is printed is none
     asked = NVML(import_module("pynvml"))
     for line in sys.stdin:
-        json.dump(asked.answer(*line.split()), sys.stdout)
-        print(flush=True)  # noqa: T201
+        answers.write(json.dumps(asked.answer(*line.split())) + "\n")
+        answers.flush()
 
 
 class NVML:

@@ -3,7 +3,7 @@
 -- claimed there is over, and not settled yet.
 -- KEYS: prefix
 -- ARGV: gpu reason has_ended seed
--- Returns: {'quarantined' | 'open' | 'busy'}
+-- Returns: {'quarantined' | 'opened' | 'unchanged' | 'busy'}
 -- include: claim quarantine
 local gpu, reason, has_ended, seed = unpack(ARGV)
 local closed = key('closed', gpu)
@@ -12,8 +12,9 @@ if reason == '' then
   if redis.call('HDEL', closed, 'device') == 1 then
     note('quarantine_ended', '', gpu, 'its device is well again')
     claim_next(gpu, false, seed)
+    return { 'opened' }
   end
-  return { 'open' }
+  return { 'unchanged' }
 end
 local token = redis.call('HGET', key('claim', gpu), 'token')
 local lease = by_any_name('lease', gpu)
@@ -22,7 +23,8 @@ if (lease and lease ~= token) or (token and has_ended == '0') then
 end
 local is_new = redis.call('HSET', closed, 'device', reason) == 1
 mark_busy(gpu)
-if is_new then
-  note('quarantined', '', gpu, reason)
+if not is_new then
+  return { 'unchanged' }
 end
+note('quarantined', '', gpu, reason)
 return { 'quarantined' }

@@ -18,7 +18,7 @@ def quarantined(world, reason=WHY, **how):
 
 
 def test_it_gets_no_work_and_status_says_why(world, worker):
-    assert quarantined(world)
+    assert quarantined(world) == "quarantined"
     ticket = world.hold()
     assert (world.state(ticket), worker.claim().reason) == ("pending", "quarantine")
     (row,) = gpu_rows(world.ledger)
@@ -35,10 +35,10 @@ def test_it_is_given_work_at_once_when_nothing_is_wrong_any_more(world, worker):
 
 def test_it_is_said_again_and_again_and_written_down_once(world, worker):
     quarantined(world)
-    quarantined(world, "another reason")
+    assert quarantined(world, "another reason") == "unchanged"
     assert world.closed(GPU)["device"] == "another reason"
-    quarantined(world, "")
-    quarantined(world, "")
+    assert quarantined(world, "") == "opened"
+    assert quarantined(world, "") == "unchanged"
     assert [what for what in world.journal() if "quarantine" in what] == ["quarantined", "quarantine_ended"]
 
 
@@ -51,8 +51,7 @@ def test_a_report_does_not_end_it(world, worker):
 @pytest.mark.parametrize("name", [GPU, "node:3"])
 def test_a_strangers_lease_is_his_right_to_use_the_gpu_by_either_name(world, worker, name):
     world.stranger_takes(name)
-    assert not quarantined(world)
-    assert not quarantined(world, has_ended=True)
+    assert quarantined(world) == quarantined(world, has_ended=True) == "busy"
     assert world.closed(GPU) == {}
 
 
@@ -60,8 +59,8 @@ def test_so_is_a_claim_but_for_one_that_is_over(world, worker):
     ticket, waiting = world.hold(), world.hold()
     worker.claim()
     run = worker.run()
-    assert not quarantined(world)
-    assert quarantined(world, has_ended=True)
+    assert quarantined(world) == "busy"
+    assert quarantined(world, has_ended=True) == "quarantined"
     world.ledger.requeue(run, "killed", counted=True)
     assert world.states(ticket, waiting) == ["pending", "pending"]
 
