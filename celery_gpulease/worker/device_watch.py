@@ -23,8 +23,8 @@ logger = get_logger(__name__)
 
 #: Seconds after which a device has forgotten a process that has ended.
 SETTLES_AFTER: Final = 1.0
-#: Seconds that a worker waits at its start for the first look, which is given up before.
-LONGEST_START: Final = 60.0
+#: Seconds that anybody waits for a look, which is given up before.
+LONGEST_WAIT: Final = 60.0
 
 
 class DeviceWatch(Loop):
@@ -40,8 +40,8 @@ class DeviceWatch(Loop):
 
     def wait_until_looked(self) -> None:
         """Waits for the first look: before it this worker must not be taken for ready."""
-        if not self._has_looked.wait(LONGEST_START):
-            logger.warning("Nobody knows yet whether GPU %s is well: it is served", self._gpu_worker.device.id)
+        if not self._has_looked.wait(LONGEST_WAIT):
+            self._say_unseen()
 
     def has_looked_since(self, execution: Execution) -> bool:
         """Was the device looked at since the process of this run, which was killed, is gone? It will be, else."""
@@ -50,7 +50,16 @@ class DeviceWatch(Loop):
         if execution.look is None:
             execution.look = self._number + 1
             self.wake()
-        return self._done >= execution.look
+        if self._done >= execution.look:
+            return True
+        since = execution.gone_since or time.monotonic()
+        if time.monotonic() - since < LONGEST_WAIT:
+            return False
+        self._say_unseen()
+        return True
+
+    def _say_unseen(self) -> None:
+        logger.warning("Nobody knows whether GPU %s is well, and it is served", self._gpu_worker.device.id)
 
     def stop(self) -> None:
         """Ends the thread, and the process that asks NVML."""

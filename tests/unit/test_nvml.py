@@ -3,12 +3,17 @@
 import importlib.util
 import json
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from celery_gpulease.devices import Hardware
+from celery_gpulease.model import Device
 from celery_gpulease.worker import occupants
+from celery_gpulease.worker.device_watch import LONGEST_WAIT, DeviceWatch
+from celery_gpulease.worker.gpu_worker import Execution
 from celery_gpulease.worker.nvml import hardware
 from celery_gpulease.worker.nvml_process import NVML
 from celery_gpulease.worker.processes import realm
@@ -148,3 +153,30 @@ def test_it_may_be_what_an_own_process_keeps_that_nvml_does_not_list(sees_all):
 @needs_proc
 def test_not_so_where_nvml_lists_that_process(sees_all):
     assert "2048 MiB are taken" in trouble(look([(HERE, GIB)], used=3 * GIB), [HERE])
+
+
+# when it is looked at
+
+
+@pytest.fixture
+def watch():
+    """Of a worker that runs nothing; its thread does not run."""
+    return DeviceWatch(SimpleNamespace(device=Device("GPU-1", 0, "node"), stops=False))
+
+
+def test_what_ended_by_itself_waits_for_no_look(watch):
+    assert watch.has_looked_since(Execution(None, None))
+
+
+def test_what_was_killed_waits_for_one_but_not_for_ever(watch, caplog):
+    execution = Execution(None, None, pid=1, gone_since=time.monotonic())
+    assert not watch.has_looked_since(execution)
+    assert watch.wanted.is_set()
+    execution.gone_since -= LONGEST_WAIT
+    assert watch.has_looked_since(execution)
+    assert "Nobody knows whether GPU GPU-1 is well" in caplog.text
+
+
+def test_a_worker_that_stops_leaves_it_to_the_next(watch):
+    watch._gpu_worker.stops = True
+    assert watch.has_looked_since(Execution(None, None, pid=1))
