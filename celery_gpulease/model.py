@@ -73,13 +73,16 @@ class GPU:
 class Device:
     """A GPU of this host, as its worker registers it.
 
-    `alias` is `<host>:<index>` in every case; `id` is the UUID where NVML tells it, else the alias.
+    `alias` is `<host>:<index>` in every case; `id` is the UUID where NVML tells it, else the alias. NVML tells
+    the model and its memory too.
     """
 
     id: str
     index: int
     host: str
     uuid: str = ""
+    model: str = ""
+    memory_bytes: int = 0
 
     @property
     def alias(self) -> str:

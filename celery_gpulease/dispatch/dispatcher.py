@@ -33,12 +33,14 @@ class Dispatcher:
         gpu: The GPU that it claims for.
         is_running: Does this GPU's worker run a task now? Its lapsed lease is then regained, not reaped.
         on_ending: Called where an end is to be written outside Redis.
+        alias: The other name of that GPU, where its id is a UUID.
     """
 
     ledger: Ledger
     gpu: str
     is_running: Callable[[], bool]
     on_ending: Callable[[], None]
+    alias: str = ""
 
     def take(self) -> float | None:
         """Claims for the GPU, if it is free; seconds until the lease in its way ends, where it ends by itself."""

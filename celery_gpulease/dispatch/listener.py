@@ -68,7 +68,7 @@ class Listener(Loop):
         self._dispatcher = dispatcher
         self._resync, self._on_lease_gone = resync, on_lease_gone
         self._on_reconcile, self._on_neighbour, self._on_wake = on_reconcile, on_neighbour, on_wake
-        self._subscription = Subscription(dispatcher.ledger, dispatcher.gpu)
+        self._subscription = Subscription(dispatcher.ledger, dispatcher.gpu, dispatcher.alias)
         self._pace = dispatcher.ledger.settings.heartbeat_interval
         self._next_take = self._next_tend = self._planned(None)
 

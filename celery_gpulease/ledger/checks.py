@@ -330,7 +330,7 @@ def _free_gpus(picture: _Picture) -> Iterator[str]:
                 yield f"{who} does not serve it"
             if claim := picture.one("claim", gpu):
                 yield f"{who} is claimed for {claim.get('ticket')}"
-            if closed := picture.one("closed", gpu).keys() & {"drain", "closing", "quarantine"}:
+            if closed := picture.one("closed", gpu).keys() & {"drain", "closing", "quarantine", "device"}:
                 yield f"{who} is closed: {sorted(closed)}"
 
 

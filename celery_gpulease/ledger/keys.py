@@ -38,14 +38,16 @@ ended                zset     ids of tickets that ended in the last 15 minutes
 arrival              integer  the last arrival number
 free:<pool>          zset     an index, never the truth: GPUs believed free, by since when
 gpus, heartbeats     zset     the registry: gpu by its worker's ttl, and by its heartbeat
-device:<gpu>         hash     what its worker said of it: host, index, uuid, alias, pools, ttl_ms, heartbeat_ms; and its
-                              route, the list from which it takes its messages. And its last report: running (a token),
-                              reported_ms, presence (which outlives the other one)
+device:<gpu>         hash     what its worker said of it: host, index, uuid, alias, model, memory_bytes, pools, ttl_ms,
+                              heartbeat_ms; and its route, the list from which it takes its messages; other: the other
+                              name of the device, where it has one. And its last report: running (a token), reported_ms,
+                              presence (which outlives the other one)
 names                hash     any name of a GPU → its id
 worker:<gpu>         string   presence: the living worker of this GPU (JSON), with a TTL
 closed:<gpu>         hash     why no claim is made: drain, closing, quarantine (the reason) with until_ms, or with the
-                              processes that are left there (JSON, read by its worker). And how many quarantines since
-                              its last START, the last one quarantined_by which ticket
+                              processes that are left there (JSON, read by its worker); device (the reason), while the
+                              device itself is unwell. And how many quarantines since its last START, the last one
+                              quarantined_by which ticket
 routed:<gpu>         list     where the broker is not this Redis: messages on their way to the worker of this GPU
 want:<gpu>           string   a foreign program's wish: while it exists nobody claims this GPU
 pulse                hash     at, gpu: anybody's last heartbeat; grace_until: until when nothing started is reaped,

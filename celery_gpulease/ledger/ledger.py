@@ -230,7 +230,8 @@ class Ledger(Orders, Turns):
                 the same time: one joins, the other is told of that one.
 
         Returns:
-            ['joined'], ['in_use', presence of the other, its last report, '1' where it stops], or ['named', other GPU].
+            ['joined'], ['in_use', presence of the other, its last report, '1' where it stops], or ['named', other GPU,
+            and the same of its worker]: the device, or its index, is served under another id.
         """
         answer = self._claiming(
             "join",
@@ -240,6 +241,8 @@ class Ledger(Orders, Turns):
             alias=device.alias,
             index=device.index,
             uuid=device.uuid,
+            model=device.model,
+            memory_bytes=device.memory_bytes,
             host=device.host,
             pools=",".join(pools),
             ttl_ms=round(self.settings.lease_ttl * 1000),
@@ -276,6 +279,19 @@ class Ledger(Orders, Turns):
     def quarantine(self, gpu: str, reason: str, left: str) -> None:
         """No work for a GPU while something is left there, or work again where `left` is empty."""
         self._claiming("quarantine", gpu=gpu, reason=reason, left=left)
+
+    def quarantine_device(self, gpu: str, reason: str, *, has_ended: bool = False) -> str:
+        """No work for a GPU whose device is unwell, or used by what should not be there; work again without a reason.
+
+        Args:
+            gpu: Its id.
+            reason: In words.
+            has_ended: What is claimed there is over, and not settled yet.
+
+        Returns:
+            'quarantined', 'opened', 'unchanged' (it was so before) or 'busy': somebody holds the GPU, and may use it.
+        """
+        return str(self._claiming("quarantine_device", gpu=gpu, reason=reason, has_ended=int(has_ended))[0])
 
     def left(self, gpu: str) -> str:
         """What the last call of `quarantine` said is left there."""

@@ -36,11 +36,12 @@ class Subscription:
 
     Args:
         ledger: The ledger.
-        gpu: Its id; empty for a program that has none yet.
+        gpu: The GPU's id; empty for a program that has none yet.
+        alias: Its other name, by which other programs may go; empty, or the same, for none.
         program: The ticket of a program; empty where the GPU's worker listens.
     """
 
-    def __init__(self, ledger: Ledger, gpu: str, program: str = "") -> None:
+    def __init__(self, ledger: Ledger, gpu: str, alias: str = "", *, program: str = "") -> None:
         settings = ledger.settings
         self._client = connect(
             settings.redis_url,
@@ -50,9 +51,10 @@ class Subscription:
             retry=Retry(NoBackoff(), 0),
             decode_responses=False,
         )
-        keys = [ledger.keys.lease(gpu)] if gpu else []
+        names = dict.fromkeys(filter(None, (gpu, alias)))
+        keys = [ledger.keys.lease(name) for name in names]
         if not program:
-            keys.append(ledger.keys.want(gpu))
+            keys += [ledger.keys.want(name) for name in names]
         channels = [f"__keyspace@{_database(self._client)}__:{key}" for key in keys]
         if not program:
             channels.append(ledger.keys.prefix + _consumed(ledger, gpu))  # nothing is said there: see `other_prefixes`

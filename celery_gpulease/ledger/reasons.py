@@ -20,10 +20,10 @@ def why_pool_waits(pool: str, gpus: Sequence[GPURow]) -> str:
     return f"every GPU of pool {pool!r} is " + " or ".join(states)
 
 
-def why_gpu_waits(gpu_id: str, gpus: Sequence[GPURow]) -> str:
-    """The same in the line of one GPU."""
-    states = [shown(gpu) for gpu in gpus if gpu.id == gpu_id]
-    return f"pinned to {gpu_id}, which " + (f"is {states[0]}" if states else "no worker has ever served")
+def why_gpu_waits(name: str, gpus: Sequence[GPURow]) -> str:
+    """The same in the line of one GPU, by either name of it."""
+    states = [shown(gpu) for gpu in gpus if gpu.id == name] or [shown(gpu) for gpu in gpus if gpu.name == name]
+    return f"pinned to {name}, which " + (f"is {states[0]}" if states else "no worker has ever served")
 
 
 def why_not_due(seconds: float, deliveries: int) -> str:

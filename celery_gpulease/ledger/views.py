@@ -25,7 +25,11 @@ PRIORITY_STEP: Final = 2**45
 
 @dataclass(frozen=True)
 class GPURow:
-    """A GPU as `status` shows it. `state`: free, leased, draining, quarantined or offline."""
+    """A GPU as `status` shows it.
+
+    `state`: free, leased, draining, quarantined or offline. `name` is `<host>:<index>`, also where the id is a UUID;
+    the model and the memory are known with NVML only.
+    """
 
     id: str
     pools: list[str]
@@ -37,6 +41,10 @@ class GPURow:
     held_seconds: float | None
     ttl_seconds: float | None
     fence: int | None
+    name: str
+    index: int | None
+    model: str | None
+    memory_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -163,7 +171,7 @@ def _now_ms(ledger: Ledger) -> int:
 
 def _gpu_row(found: list[Any]) -> GPURow:
     (gpu, pools, presence, alive, lease, ttl_ms, ticket, token, claim_state, held_ms, fence, task_id, task, closed,
-     quarantine, wish) = found  # fmt: skip
+     quarantine, wish, name, index, model, memory_bytes) = found  # fmt: skip
     worker = json.loads(presence)["worker"] if presence else None
     is_ours = lease is not None and lease == token
     state, reason = _state(alive=bool(alive), lease=lease, is_ours=is_ours, closed=closed, quarantine=quarantine)
@@ -183,6 +191,10 @@ def _gpu_row(found: list[Any]) -> GPURow:
         held_seconds=held_ms / 1000 if is_ours and held_ms is not None else None,
         ttl_seconds=ttl_ms / 1000 if ttl_ms >= 0 else None,
         fence=int(fence) if is_ours and fence else None,
+        name=name or gpu,
+        index=int(index) if index else None,
+        model=model or None,
+        memory_bytes=int(memory_bytes or 0) or None,
     )
 
 

@@ -41,7 +41,7 @@ class Keeper(Loop):
     def __init__(self, ledger: Ledger, claim: Claim, on_lost: Callable[[], None]) -> None:
         super().__init__("program")
         self._ledger, self._claim, self._on_lost = ledger, claim, on_lost
-        self._subscription = Subscription(ledger, claim.gpu, claim.ticket)
+        self._subscription = Subscription(ledger, claim.gpu, program=claim.ticket)
         self._asking = Lock()
         self._asked_at = time.monotonic()
         self._next_beat = self._asked_at + ledger.settings.heartbeat_interval

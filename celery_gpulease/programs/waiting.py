@@ -55,7 +55,7 @@ class Waiter:
     ) -> None:
         self._ledger, self._on_waiting = ledger, on_waiting
         self._program = Program(uuid.uuid4().hex, task, ledger.settings.host, pool, priority)
-        self._subscription = Subscription(ledger, "", self._program.ticket)
+        self._subscription = Subscription(ledger, "", program=self._program.ticket)
         self._nonce = uuid.uuid4().hex
         self._score = ""
         self._claim: Claim | None = None

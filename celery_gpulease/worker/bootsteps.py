@@ -32,12 +32,14 @@ from celery_gpulease.worker import signals
 from celery_gpulease.worker.broker import bound_broker, consume_only, outlast_refusals, refuse_broker
 from celery_gpulease.worker.companion import Companion
 from celery_gpulease.worker.consumer import gpu_consumer
+from celery_gpulease.worker.device_watch import DeviceWatch
 from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.heartbeat import Heartbeat, settle
 from celery_gpulease.worker.inbox import Inbox
 from celery_gpulease.worker.joining import join
 from celery_gpulease.worker.leftovers import end_left_by
 from celery_gpulease.worker.neighbours import Neighbours
+from celery_gpulease.worker.nvml import found_devices
 from celery_gpulease.worker.options import banner, ineffective_options, ineffective_settings, parse_pools
 from celery_gpulease.worker.plain import plain_consumer
 from celery_gpulease.worker.pools import InMainPool
@@ -89,7 +91,7 @@ class GPUStep(bootsteps.StartStopStep):
         try:
             refuse_options(worker, self._gpu, self._options)
             installed = installation(worker.app)
-            device = devices.find_device(str(self._gpu), installed.settings.host)
+            device = devices.find_device(str(self._gpu), installed.settings.host, found=found_devices())
             refuse_broker(worker.app, device)
             refuse_metrics(installed.settings, device)
             self.gpu_worker = GPUWorker(installed.ledger, device, parse_pools(self._gpu_pools), worker.hostname)
@@ -131,7 +133,10 @@ class GPUStep(bootsteps.StartStopStep):
         self._pace = ReconcilePace(gpu_worker.ledger, gpu_worker.presence.instance)
         self._heartbeat = Heartbeat(gpu_worker, on_taken=self._stop_taken)
         self._neighbours = Neighbours(gpu_worker)
-        dispatcher = Dispatcher(gpu_worker.ledger, gpu_worker.device.id, gpu_worker.is_running, self._end_writer.wake)
+        device = gpu_worker.device
+        dispatcher = Dispatcher(
+            gpu_worker.ledger, device.id, gpu_worker.is_running, self._end_writer.wake, alias=device.alias
+        )
         self._listener = Listener(
             dispatcher,
             resync=self._resync,
@@ -142,11 +147,12 @@ class GPUStep(bootsteps.StartStopStep):
         )
         gpu_worker.on_open = self._listener.take_soon
         if not gpu_worker.ledger.is_broker:
-            self._inbox = Inbox(gpu_worker.ledger, gpu_worker.device.id, worker.consumer.receive_routed)
+            self._inbox = Inbox(gpu_worker.ledger, device.id, worker.consumer.receive_routed)
         self._companion = Companion(gpu_worker) if isinstance(worker.pool, InMainPool) else None
-        for thread in (self._strays, self._teller, self._pace, self._heartbeat, self._neighbours, self._companion):
-            if thread is not None:
-                thread.start()
+        self._watch = DeviceWatch(gpu_worker) if device.uuid else None
+        always = (self._strays, self._teller, self._pace, self._heartbeat, self._neighbours)
+        for thread in filter(None, (*always, self._companion, self._watch)):
+            thread.start()
         self._close_at_once(worker)
         if isinstance(worker.pool, PreforkPool):
             gpu_worker.on_cold = Thread(target=self._end_at_last, daemon=True).start
@@ -169,6 +175,8 @@ class GPUStep(bootsteps.StartStopStep):
         if self._listener.ident is None:  # later calls come after a loss of the broker
             if self._companion:
                 self._companion.wait_until_ready()
+            if self._watch:
+                self._watch.wait_until_looked()
             self._listener.start()
             self._end_writer.start()
             if self._inbox:
@@ -248,6 +256,8 @@ class GPUStep(bootsteps.StartStopStep):
         if self._inbox:
             self._inbox.stop()
         self._teller.stop()
+        if self._watch:
+            self._watch.stop()
 
     def _say_the_last(self) -> None:
         if self.gpu_worker.is_cold:

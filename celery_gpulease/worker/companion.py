@@ -14,35 +14,29 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import signal
-import subprocess
-import sys
 import threading
 import time
 from base64 import b64encode
 from contextlib import suppress
 from dataclasses import asdict
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from celery.utils.log import get_logger
 
 from celery_gpulease.loops import Loop
 from celery_gpulease.settings import RETRY_EVERY
-from celery_gpulease.worker.leftovers import RUN
+from celery_gpulease.worker.beside import answers_of, pipe_of, start_beside
 
 if TYPE_CHECKING:
+    import subprocess
+
     from celery_gpulease.model import Claim
     from celery_gpulease.worker.gpu_worker import GPUWorker
 
 logger = get_logger(__name__)
 
-#: Started so, and not by `-m`, since the working directory, where a project may have a celery.py, must not come first.
-PROGRAM: Final = (
-    "import sys; sys.path = [*filter(None, sys.path), *sys.argv[1:]]; "
-    "from celery_gpulease.worker.companion_process import main; main()"
-)
-#: Ctrl-C, and a service manager's stop, reach the whole group: main answers them.
-MAINS_SIGNALS: Final = {signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP}
+#: See `start_beside`.
+PROGRAM: Final = "from celery_gpulease.worker.companion_process import main; main()"
 #: Seconds that it gets for what it is at, when it is to end.
 LONGEST_END: Final = 3.0
 #: Seconds that its worker waits for it at the start.
@@ -80,13 +74,13 @@ class Companion(Loop):
             self._is_ready.set()
             return 0.0
         began = time.monotonic()
-        with _started() as process:  # whose end closes the pipe, and waits
-            _pipe_of(process).write(introduction)
-            os.set_blocking(_pipe_of(process).fileno(), False)
+        with start_beside(PROGRAM) as process:  # whose end closes the pipe, and waits
+            pipe_of(process).write(introduction)
+            os.set_blocking(pipe_of(process).fileno(), False)
             self._process = process
             self._tell_all()
             if not self._is_over:
-                if _answers_of(process).read(1):
+                if answers_of(process).read(1):
                     self._is_ready.set()
                 process.wait()
         if not self._is_over:
@@ -108,7 +102,7 @@ class Companion(Loop):
         super().stop()
         process = self._process
         if process is not None:
-            _pipe_of(process).close()
+            pipe_of(process).close()
         self.join(LONGEST_END)
         if process is not None and process.poll() is None:
             process.kill()
@@ -146,26 +140,5 @@ class Companion(Loop):
             return  # it is told when it is there
         with suppress(OSError, ValueError):  # it has just ended
             # so short a line is written whole, or not at all where the pipe is full
-            if _pipe_of(process).write(json.dumps(line).encode() + b"\n") is None:
+            if pipe_of(process).write(json.dumps(line).encode() + b"\n") is None:
                 process.kill()  # it does not read: another one will
-
-
-def _started() -> subprocess.Popen[bytes]:
-    # it inherits what we block: so not even its first moment is open to Ctrl-C
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, MAINS_SIGNALS)
-    try:
-        command = (sys.executable, "-c", PROGRAM, *filter(None, sys.path))
-        env = {name: value for name, value in os.environ.items() if name != RUN}  # it is no program of the task's
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=env)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _pipe_of(process: subprocess.Popen[bytes]) -> IO[bytes]:
-    assert process.stdin is not None  # noqa: S101
-    return process.stdin
-
-
-def _answers_of(process: subprocess.Popen[bytes]) -> IO[bytes]:
-    assert process.stdout is not None  # noqa: S101
-    return process.stdout

@@ -48,6 +48,7 @@ class Execution:
         ended_since: Since when its ticket has ended.
         gone_since: Since when that process is gone, and what it has left behind is ended.
         done_since: Since when its process is done with it, and Celery has forgotten it.
+        look: Which look at the device is the first after its process was gone.
     """
 
     claim: Claim
@@ -60,6 +61,7 @@ class Execution:
     ended_since: float | None = None
     gone_since: float | None = None
     done_since: float | None = None
+    look: int | None = None
 
 
 class GPUWorker:
@@ -85,6 +87,8 @@ class GPUWorker:
         self.on_ending: Callable[[], None] = lambda: None  # an end is to be written outside Redis
         self.on_stray: Callable[[Any], None] = lambda _: None  # a message that came past the ledger is to be held
         self.tell_monitors: Callable[[Any], None] = lambda _: None  # what the ledger has put back
+        self.is_looked_at: Callable[[Execution], bool] = lambda _: True  # without NVML nobody looks at the device
+        self.has_run_in: frozenset[int] = frozenset()  # processes that may keep something in the device's memory
         self.said_unlimited: set[str] = set()  # tasks whose time limits have no effect here
         self.companion: Companion | None = None  # only where tasks run in main's own process
         self._executions: dict[str, Execution] = {}
@@ -119,6 +123,8 @@ class GPUWorker:
 
     def runs_in(self, pid: int) -> None:
         """A task is in this process: whoever comes after us must know of it, now rather than at the next beat."""
+        if pid not in self.has_run_in:
+            self.has_run_in = frozenset({pid, *(one for one in self.has_run_in if not is_gone(one))})
         if pid not in (self.presence.pid, *(child for child, _ in self.presence.children)):
             self.wake_heartbeat()
 
@@ -126,6 +132,11 @@ class GPUWorker:
     def is_closed(self) -> bool:
         """Does it consume nothing, or stop?"""
         return bool(self._closed_for)
+
+    @property
+    def stops(self) -> bool:
+        """Does it stop?"""
+        return STOPS in self._closed_for
 
     def close(self, why: str = STOPS) -> None:
         """No new work from now on, and what was not started goes back."""

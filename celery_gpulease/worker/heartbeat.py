@@ -65,7 +65,7 @@ class Heartbeat(Loop):
             self._beat_and_plan()
         is_waiting = False
         for execution in self._gpu_worker.executions():
-            if execution.is_over and self.leftovers.are_ended(execution):
+            if execution.is_over and self.leftovers.are_ended(execution) and self._gpu_worker.is_looked_at(execution):
                 settle(self._gpu_worker, execution)
             else:
                 self._end_if_untold(execution)

@@ -14,6 +14,8 @@ from celery_gpulease.worker.leftovers import end_left_by
 from celery_gpulease.worker.processes import is_certainly_alive, is_certainly_dead
 
 if TYPE_CHECKING:
+    from celery_gpulease.exceptions import GPULeaseError
+    from celery_gpulease.model import Device
     from celery_gpulease.worker.gpu_worker import GPUWorker
 
 logger = get_logger(__name__)
@@ -27,36 +29,50 @@ def join(gpu_worker: GPUWorker) -> None:
 
     Raises:
         GPUInUse: Another worker serves this GPU: we see that it lives, or its presence was renewed meanwhile.
-        ConfigurationError: The GPU is registered under another name.
+        ConfigurationError: So it is, and it goes by another name there.
     """
     gpu = gpu_worker.device.id
     first: list[str] | None = None
     told = gpu_worker.ledger.last_presence(gpu)
-    dead = named_dead(gpu_worker, Presence.from_json(told)) if told else ""
+    dead = named_dead(gpu_worker, gpu, Presence.from_json(told)) if told else ""
     while True:
         word, *found = gpu_worker.join(dead)
         if word == "joined":
             return
-        if word == "named":
-            message = f"GPU {gpu_worker.device.alias} is served as {found[0]}: give all workers NVML, or none"
-            raise ConfigurationError(message)
+        name = found.pop(0) if word == "named" else gpu
         other, seen, is_stopping = Presence.from_json(found[0]), found[:2], found[2] == "1"
         if (is_certainly_alive(other) and not is_stopping) or seen != (first or seen):
-            message = f"GPU {gpu} is in use by {describe(other)}; stop it, or name another GPU"
-            raise GPUInUse(message)
-        if other.instance != dead and (dead := named_dead(gpu_worker, other)):
+            raise refusal(gpu_worker.device, name, other)
+        if other.instance != dead and (dead := named_dead(gpu_worker, name, other)):
+            if name != gpu:
+                gpu_worker.ledger.bury(name, dead)
             continue
         if first is None:
-            logger.warning("GPU %s has %s; waiting whether it lives", gpu, describe(other))
+            logger.warning("GPU %s has %s; waiting whether it lives", name, describe(other))
             first = seen
         time.sleep(LOOK_EVERY)
 
 
-def named_dead(gpu_worker: GPUWorker, last: Presence) -> str:
+def refusal(device: Device, name: str, other: Presence) -> GPULeaseError:
+    """Why this GPU, or its name, cannot be ours."""
+    who = f"{name} is in use by {describe(other)}"
+    if name == device.id:
+        return GPUInUse(f"GPU {who}; stop it, or name another GPU")
+    if device.uuid and ":" not in name:
+        return ConfigurationError(
+            f"GPU {device.alias} is another one already: {who}, and this one is {device.id}. Give each host, or "
+            "container, a name of its own (GPULEASE_HOST)"
+        )
+    return ConfigurationError(
+        f"GPU {device.alias} is served under another name: {who}. Give all workers of a host NVML "
+        "(celery-gpulease[nvml]), or none; and stop that one first"
+    )
+
+
+def named_dead(gpu_worker: GPUWorker, gpu: str, last: Presence) -> str:
     """The instance of this worker, where it is certainly dead, which the log then says; else empty."""
     if not is_certainly_dead(last):
         return ""
-    gpu = gpu_worker.device.id
     logger.warning("GPU %s had %s, which is dead: it is taken over", gpu, describe(last), extra=facts(gpu=gpu))
     end_left_by(gpu_worker.ledger, gpu, last)
     return last.instance

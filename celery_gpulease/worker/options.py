@@ -22,7 +22,7 @@ REMOTE = "celery_gpulease.operate.remote:add_remote_commands"
 
 def add_options(app: Any) -> None:
     """Adds our options to `celery worker`; Celery reads them when the app has been imported."""
-    gpu = "Serve this GPU of this host (an index): consume only its queue, one task at a time."
+    gpu = "Serve this GPU of this host (an index; with NVML also a UUID): only its queue, one task at a time."
     pools = f"The pools that this GPU serves, in order of preference (default: {DEFAULT_POOL})."
     app.user_options["worker"] |= {_option("--gpu", gpu), _option("--gpu-pools", pools)}
     signals.worker_init.connect(_worker_init, dispatch_uid="gpulease")
@@ -64,7 +64,8 @@ def one_task_at_a_time(worker: Any) -> None:
     worker.concurrency = worker.prefetch_multiplier = 1
     worker.pool_cls = symbol_by_name("celery_gpulease.worker.pools:gpu_pool")(worker.pool_cls)
     if worker.hostname == default_nodename(None):
-        worker.hostname = f"gpu{gpu}@{installation(worker.app).settings.host}"
+        index = symbol_by_name("celery_gpulease.worker.nvml:index_of")(str(gpu))
+        worker.hostname = f"gpu{index}@{installation(worker.app).settings.host}"
 
 
 def ineffective_options() -> list[str]:
@@ -88,4 +89,5 @@ def ineffective_settings(conf: Any) -> list[str]:
 
 def banner(device: Device, pools: tuple[str, ...]) -> str:
     """What the worker says when it serves."""
-    return f"Serving GPU {device.id} (index {device.index}) for the pools {', '.join(pools)}"
+    model = f", {device.model}" if device.model else ""
+    return f"Serving GPU {device.id} (index {device.index}{model}) for the pools {', '.join(pools)}"

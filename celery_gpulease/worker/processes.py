@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 #: In /proc/<pid>/status: the process's pid in the namespace of this /proc, then in those below, down to its own.
 _PIDS: Final = re.compile(r"^NSpid:\s+(\d+)$", re.MULTILINE)
 
+#: Of a Linux kernel (`PROC_PID_INIT_INO` in its include/linux/proc_ns.h).
+_FIRST_NAMESPACE: Final = "pid:[4026531836]"
+
 
 def realm() -> str:
     """Where a pid and a start time mean the same to whoever reads them: one boot, one pid and one time namespace.
@@ -78,6 +81,30 @@ def is_gone(pid: int, started: int = 0) -> bool:
     return found.is_over or started not in (0, found.started)
 
 
+def name_of(pid: int) -> str:
+    """The name of its program; empty where that cannot be read."""
+    try:
+        return _stat(pid).name
+    except OSError:
+        return ""
+
+
+def descends(pid: int, ancestor: int) -> bool:
+    """Is this process the other one, or was it started by it, or by what that has started?"""
+    with suppress(OSError):  # one has just ended, or we may not look
+        while pid not in (0, ancestor):
+            pid = _stat(pid).parent
+    return pid == ancestor
+
+
+def sees_all() -> bool:
+    """Is every process of this machine visible here? In a container of its own pid namespace that is not so."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink()) == _FIRST_NAMESPACE
+    except OSError:
+        return False
+
+
 def living() -> Iterator[Process]:
     """The processes that we see, and that are not over; none where the kernel does not tell."""
     for entry in Path("/proc").glob("[0-9]*"):
@@ -93,6 +120,7 @@ class Process:
     Attributes:
         pid: Its number.
         name: Of its program.
+        parent: The process that has started it, or has inherited it.
         group: Its process group.
         started: When it began, in ticks since the boot.
         is_over: It is a zombie, and waits for none of its threads, of which one may hang in a driver.
@@ -100,16 +128,18 @@ class Process:
 
     pid: int
     name: str
+    parent: int
     group: int
     started: int
     is_over: bool
 
 
 def _stat(pid: int) -> Process:
-    """The fields 2, 3, 5, 20 and 22 of proc(5), of which the name may contain anything."""
+    """The fields 2 to 5, 20 and 22 of proc(5), of which the name may contain anything."""
     name, _, rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").partition("(")[2].rpartition(") ")
     fields = rest.split()
-    return Process(pid, name, int(fields[2]), int(fields[19]), is_over=fields[0] in "ZX" and int(fields[17]) <= 1)
+    is_over = fields[0] in "ZX" and int(fields[17]) <= 1
+    return Process(pid, name, int(fields[1]), int(fields[2]), int(fields[19]), is_over)
 
 
 def is_certainly_dead(presence: Presence) -> bool:

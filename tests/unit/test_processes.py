@@ -203,3 +203,14 @@ def test_what_lives_is_seen_with_its_name_and_group(living, gone):
     seen = {one.pid: one for one in processes.living()}
     assert (seen[living.pid].name, seen[living.pid].group) == ("sleep", os.getpgid(living.pid))
     assert gone[0] not in seen
+
+
+def test_what_a_process_has_started_descends_from_it(living, gone):
+    with subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE) as shell:
+        grandchild = int(shell.stdout.readline())
+        for pid in (os.getpid(), shell.pid, grandchild):
+            assert processes.descends(pid, os.getpid())
+        for pid, ancestor in ((living.pid, shell.pid), (1, os.getpid()), (gone[0], os.getpid())):
+            assert not processes.descends(pid, ancestor)
+        os.kill(grandchild, signal.SIGKILL)
+    assert (processes.name_of(living.pid), processes.name_of(gone[0])) == ("sleep", "")

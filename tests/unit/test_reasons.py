@@ -7,8 +7,10 @@ from celery_gpulease.ledger.views import GPURow
 
 
 def gpu(number, state, reason=None, pools=("a100",)):
-    nothing = dict.fromkeys(("task_id", "task", "worker", "held_seconds", "ttl_seconds", "fence"))
-    return GPURow(f"node:{number}", list(pools), state, reason, **nothing)
+    nothing = dict.fromkeys(
+        ("task_id", "task", "worker", "held_seconds", "ttl_seconds", "fence", "index", "model", "memory_bytes")
+    )
+    return GPURow(f"node:{number}", list(pools), state, reason, name=f"node:{number}", **nothing)
 
 
 @pytest.mark.parametrize(

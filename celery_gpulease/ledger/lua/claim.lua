@@ -11,9 +11,12 @@ if claim[2] == 'claimed' and redis.call('GET', key('lease', gpu)) == claim[3] th
   return { 'claimed', claim[1] }
 end
 local word, ticket = claim_next(gpu, true, seed)
-if word == 'closed' then
-  local lease_ms, wish_ms = redis.call('PTTL', key('lease', gpu)), redis.call('PTTL', key('want', gpu))
-  local reason = why_closed(gpu) or (lease_ms == -2 and wish_ms ~= -2 and 'wanted') or 'leased'
-  return { 'closed', reason, math.max(lease_ms, wish_ms) }
+if word ~= 'closed' then
+  return { word, ticket }
 end
-return { word, ticket }
+-- include: gpu
+local _, lease_key = by_any_name('lease', gpu)
+local _, wish_key = by_any_name('want', gpu)
+local lease_ms, wish_ms = redis.call('PTTL', lease_key), redis.call('PTTL', wish_key)
+local reason = why_closed(gpu) or (lease_ms == -2 and wish_ms ~= -2 and 'wanted') or 'leased'
+return { 'closed', reason, math.max(lease_ms, wish_ms) }

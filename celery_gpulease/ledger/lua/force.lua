@@ -6,7 +6,7 @@
 -- include: dispatch
 local seed = ARGV[2]
 local gpu = pinned_gpu(ARGV[1])
-local lease = redis.call('GET', key('lease', gpu))
+local lease, lease_key = by_any_name('lease', gpu)
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state')
 local ticket = claim[1]
 
@@ -17,7 +17,7 @@ elseif ticket and has_vanished(ticket) then
   claim = {}
 end
 if lease and lease ~= claim[2] then
-  redis.call('DEL', key('lease', gpu)) -- a full server allows this write, and those that come first below
+  redis.call('DEL', lease_key) -- a full server allows this write, and those that come first below
   note('forced', '', gpu, lease)
   claim_next(gpu, false, seed)
   return { 'foreign', gpu, lease }

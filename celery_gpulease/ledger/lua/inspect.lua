@@ -11,7 +11,7 @@ local claimable = is_claimable(gpu, false)
 local claim = redis.call('HMGET', key('claim', gpu), 'state', 'token', 'started_ms', 'ticket', 'fence')
 local lease = redis.call('GET', key('lease', gpu))
 -- what a stranger holds, or wants, may stay listed: a claim looks at the keys
-local is_strangers = not claim[1] and redis.call('EXISTS', key('lease', gpu), key('want', gpu)) > 0
+local is_strangers = not claim[1] and (by_any_name('lease', gpu) or by_any_name('want', gpu))
 local is_astray, since = false, false
 for pool in pools_of(gpu) do
   local listed = redis.call('ZSCORE', key('free', pool), gpu)

@@ -1,32 +1,49 @@
 -- A worker registers its GPU and its presence. Refused while another worker is present, but for one known to be `dead`.
 -- The dead one's presence may have lapsed already.
 -- KEYS: prefix
--- ARGV: gpu instance presence alias index uuid host pools ttl_ms heartbeat_ms dead seed route
+-- ARGV: gpu instance presence alias index uuid model memory_bytes host pools ttl_ms heartbeat_ms dead seed route
 -- Returns: {'joined'} | {'in_use', presence of the other, when it last reported, does it stop (1 or 0)}
---   | {'named', other gpu}
--- include: take_up pulse host
-local gpu, instance, presence, alias, index, uuid, host, pools, ttl_ms, heartbeat_ms, dead, seed, route = unpack(ARGV)
+--   | {'named', other gpu, and of its worker the same}
+-- include: take_up pulse host succeed
+local gpu, instance, presence, alias, index, uuid, model, memory_bytes = unpack(ARGV)
+local host, pools, ttl_ms, heartbeat_ms, dead, seed, route = unpack(ARGV, 9)
+local function told_of(one)
+  return redis.call('GET', key('worker', one)), redis.call('HGET', key('device', one), 'reported_ms') or '',
+    redis.call('HEXISTS', key('closed', one), 'closing')
+end
+
 local other = redis.call('GET', key('worker', gpu))
 local is_dead = dead ~= '' and (not other or string.find(other, dead, 1, true))
 
 if other and not is_dead and not string.find(other, instance, 1, true) then
-  return { 'in_use', other, redis.call('HGET', key('device', gpu), 'reported_ms') or '',
-    redis.call('HEXISTS', key('closed', gpu), 'closing') }
+  return { 'in_use', told_of(gpu) }
 end
 for _, name in ipairs({ alias, uuid }) do -- one device, two names: NVML in one environment and none in the other
   local owner = name ~= '' and redis.call('HGET', NAMES, name)
   if owner and owner ~= gpu and redis.call('EXISTS', key('worker', owner)) == 1 then
-    return { 'named', owner }
+    return { 'named', owner, told_of(owner) }
   end
 end
 
+local named = alias ~= gpu and alias or redis.call('HGET', NAMES, alias) -- with NVML; without, by which it had been
+if not named or named == gpu then
+  named = redis.call('HGET', key('device', gpu), 'other')
+end
+local last = redis.call('HGET', key('device', gpu), 'presence')
+if not (last and string.find(last, instance, 1, true)) then
+  redis.call('HDEL', key('closed', gpu), 'device') -- it looks for itself before it serves
+end
 mark_busy(gpu) -- of pools that it may have left
 redis.call('ZADD', GPUS, ttl_ms, gpu)
 redis.call('ZADD', HEARTBEATS, heartbeat_ms, gpu)
 redis.call('HSET', key('device', gpu), 'host', host, 'index', index, 'uuid', uuid, 'alias', alias, 'pools', pools,
-  'ttl_ms', ttl_ms, 'heartbeat_ms', heartbeat_ms, 'presence', presence, 'route', route)
+  'ttl_ms', ttl_ms, 'heartbeat_ms', heartbeat_ms, 'presence', presence, 'route', route, 'model', model,
+  'memory_bytes', memory_bytes, 'other', named or '')
 devices[gpu] = nil
 redis.call('HSET', NAMES, alias, gpu, gpu, gpu)
+if named and named ~= '' then
+  succeed(gpu, named, alias)
+end
 redis.call('HDEL', key('device', gpu), 'running', 'reported_ms')
 redis.call('HDEL', key('closed', gpu), 'closing')
 if is_dead then -- while the dead one's presence is there: what stops half-way is done again

@@ -2,16 +2,20 @@
 -- KEYS: prefix
 -- ARGV: gpu ...
 -- Returns: for each GPU {gpu, pools, presence, is alive, lease or nil, its ms, claim's ticket, token, state,
---   claimed_ms, fence, task_id, task, why closed, quarantine's reason, who wants it}
+--   claimed_ms, fence, task_id, task, why closed, quarantine's reason, who wants it,
+--   alias, index, model, memory_bytes}
 -- include: gpu
 local found = {}
 for _, gpu in ipairs(ARGV) do
   local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token', 'state', 'claimed_ms')
   local task = claim[1] and redis.call('HMGET', key('ticket', claim[1]), 'task_id', 'task') or { false, false }
-  found[#found + 1] = { gpu, redis.call('HGET', key('device', gpu), 'pools'), redis.call('GET', key('worker', gpu)),
-    is_alive(gpu) and 1 or 0,
-    redis.call('GET', key('lease', gpu)), redis.call('PTTL', key('lease', gpu)), claim[1], claim[2], claim[3],
+  local lease, lease_key = by_any_name('lease', gpu)
+  local closed = redis.call('HMGET', key('closed', gpu), 'quarantine', 'device')
+  local wish = by_any_name('want', gpu)
+  local device = redis.call('HMGET', key('device', gpu), 'pools', 'alias', 'index', 'model', 'memory_bytes')
+  found[#found + 1] = { gpu, device[1], redis.call('GET', key('worker', gpu)),
+    is_alive(gpu) and 1 or 0, lease, redis.call('PTTL', lease_key), claim[1], claim[2], claim[3],
     claim[4] and (NOW - claim[4]), redis.call('GET', key('fence', gpu)), task[1], task[2], why_closed(gpu) or false,
-    redis.call('HGET', key('closed', gpu), 'quarantine'), redis.call('GET', key('want', gpu)) }
+    closed[1] or closed[2], wish, device[2], device[3], device[4], device[5] }
 end
 return found

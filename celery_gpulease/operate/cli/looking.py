@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_gpulease.ledger import Ledger
+    from celery_gpulease.ledger.views import GPURow
 
 
 @command
@@ -71,12 +72,14 @@ def status_tables(ledger: Ledger) -> list[Table | str]:
     """The same for people."""
     gpus = gpu_rows(ledger)
     pools = pool_rows(ledger, gpus)
+    with_model = ("MODEL",) if any(gpu.model for gpu in gpus) else ()  # NVML tells it
     return [
         Table(
-            ("GPU", "POOLS", "STATE", "TASK", "HELD", "TTL", "WORKER", "REASON"),
+            ("GPU", *with_model, "POOLS", "STATE", "TASK", "HELD", "TTL", "WORKER", "REASON"),
             [
-                (gpu.id, ",".join(gpu.pools), gpu.state, task_of(gpu.task, gpu.task_id), seconds(gpu.held_seconds),
-                 seconds(gpu.ttl_seconds), gpu.worker, gpu.reason)
+                (name_of(gpu), *(model_of(gpu) for _ in with_model), ",".join(gpu.pools), gpu.state,
+                 task_of(gpu.task, gpu.task_id), seconds(gpu.held_seconds), seconds(gpu.ttl_seconds), gpu.worker,
+                 gpu.reason)
                 for gpu in gpus
             ],
         ),
@@ -86,6 +89,17 @@ def status_tables(ledger: Ledger) -> list[Table | str]:
             [(name, row.pending, seconds(row.oldest_seconds), row.scheduled) for name, row in pools.items()],
         ),
     ]  # fmt: skip
+
+
+def name_of(gpu: GPURow) -> str:
+    """Both names of a GPU, where it has two."""
+    return gpu.id if gpu.name == gpu.id else f"{gpu.name} ({gpu.id})"
+
+
+def model_of(gpu: GPURow) -> str | None:
+    """What it is, and its memory."""
+    memory = f" {gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
+    return gpu.model and gpu.model + memory
 
 
 @command

@@ -202,9 +202,24 @@ MUTATIONS = {
         only="drain",
     ),
     "a_quarantine_closes_nothing": Mutation(
-        " or (closed[3] and 'quarantine') or nil",
+        " or ((closed[3] or closed[4]) and 'quarantine') or nil",
         " or nil",
         "ledger/test_quarantine.py::test_a_claim_that_was_not_started_closes_its_gpu_for_a_heartbeat",
+    ),
+    "a_lease_by_the_other_name_is_overlooked": Mutation(
+        "other ~= '' and redis.call('EXISTS', key('lease', other), key('want', other), key('claim', other)) > 0",
+        "false",
+        "ledger/test_names.py::test_a_gpu_is_not_handed_over_against_one",
+    ),
+    "a_device_is_suspect_under_its_holder": Mutation(
+        "if (lease and lease ~= token) or (token and has_ended == '0') then",
+        "if false then",
+        "ledger/test_quarantine_device.py::test_a_strangers_lease_is_his_right_to_use_the_gpu_by_either_name",
+    ),
+    "a_device_with_a_new_name_is_open": Mutation(
+        "if closed[at] ~= 'closing' and closed[at] ~= 'device' then",
+        "if false then",
+        "ledger/test_names.py::test_what_closed_it_closes_it_still",
     ),
     "a_stray_stays_where_it_is": Mutation(
         "redis.call('ZREM', prefix .. place, ticket)",

@@ -35,7 +35,8 @@ def test_a_second_worker_takes_over_when_the_firsts_presence_has_lapsed(world):
 @pytest.mark.parametrize(("first", "second"), [("GPU-7", "node:3"), ("node:3", "GPU-7")])
 def test_one_device_is_not_served_under_two_names(world, first, second):
     world.join(first)
-    assert world.worker(second).join() == ["named", first]
+    word, name, presence, *_ = world.worker(second).join()
+    assert (word, name, json.loads(presence)["worker"]) == ("named", first, "gpu@node")
     assert world.client.zrange(world.key("gpus"), 0, -1) == [first]
 
 

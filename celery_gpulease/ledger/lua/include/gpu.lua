@@ -2,10 +2,11 @@
 -- What is true of a GPU: whether its worker lives, whether it may be claimed, and the index of free ones.
 local devices = {}
 
--- Of what its worker said when it joined: pools, route, ttl_ms, alias, host. Read once in a call; JOIN alone writes it.
+-- Of what its worker said when it joined: pools, route, ttl_ms, alias, host, other (another name, by which programs that
+-- are not ours may go; or ''). Read once in a call; JOIN alone writes it.
 local function device_of(gpu)
   if not devices[gpu] then
-    devices[gpu] = redis.call('HMGET', key('device', gpu), 'pools', 'route', 'ttl_ms', 'alias', 'host')
+    devices[gpu] = redis.call('HMGET', key('device', gpu), 'pools', 'route', 'ttl_ms', 'alias', 'host', 'other')
   end
   return devices[gpu]
 end
@@ -38,10 +39,10 @@ local function is_alive(gpu)
   return redis.call('EXISTS', key('worker', gpu)) == 1 and has_listener(gpu)
 end
 
--- Why no claim is made, or nil. A quarantine ends with a report of the GPU's worker.
+-- Why no claim is made, or nil. A quarantine ends by what the GPU's worker says.
 local function why_closed(gpu)
-  local closed = redis.call('HMGET', key('closed', gpu), 'drain', 'closing', 'quarantine')
-  return (closed[1] and 'drain') or (closed[2] and 'closing') or (closed[3] and 'quarantine') or nil
+  local closed = redis.call('HMGET', key('closed', gpu), 'drain', 'closing', 'quarantine', 'device')
+  return (closed[1] and 'drain') or (closed[2] and 'closing') or ((closed[3] or closed[4]) and 'quarantine') or nil
 end
 
 -- The list from which this GPU's worker takes its messages, as it said when it joined; false where it is not known.
@@ -55,9 +56,15 @@ local function is_registered(gpu)
   return device[1] and device[2] and device[3]
 end
 
+-- Has somebody the device by its other name, or wants it so?
+local function is_taken_as_other(gpu)
+  local other = device_of(gpu)[6] or ''
+  return other ~= '' and redis.call('EXISTS', key('lease', other), key('want', other), key('claim', other)) > 0
+end
+
 -- `own`: the GPU's worker asks for itself and needs no proof that it lives.
 local function is_in_service(gpu, own)
-  return not why_closed(gpu) and (own or is_alive(gpu)) and route_to(gpu) ~= false
+  return not why_closed(gpu) and (own or is_alive(gpu)) and route_to(gpu) ~= false and not is_taken_as_other(gpu)
 end
 
 -- Is there nothing but a lease that could keep it from the next task?
@@ -67,6 +74,16 @@ end
 
 local function is_claimable(gpu, own)
   return redis.call('EXISTS', key('lease', gpu), key('want', gpu), key('claim', gpu)) == 0 and is_in_service(gpu, own)
+end
+
+-- A lease, or a wish, by whichever name of the device it goes (ours is under the id): its value, or false; and its key.
+local function by_any_name(kind, gpu)
+  local value, other = redis.call('GET', key(kind, gpu)), device_of(gpu)[6] or ''
+  local others = not value and other ~= '' and redis.call('GET', key(kind, other))
+  if others then
+    return others, key(kind, other)
+  end
+  return value, key(kind, gpu)
 end
 
 -- The claim is over; the lease key goes when it is still this claim's.
