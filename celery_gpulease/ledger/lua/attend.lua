@@ -1,5 +1,5 @@
--- Whoever wants to run a program waits for its turn, in its pool's line, for a GPU of its host: says that it still
--- waits, and takes a GPU there that is free. Safe to repeat: what was forgotten meanwhile comes back to its old place.
+-- Somebody still waits to run a program, in its pool's line, on a GPU of this host: one that is free is claimed.
+-- Safe to repeat: what was forgotten meanwhile comes back to its old place.
 -- KEYS: prefix
 -- ARGV: ticket task host pool priority score ttl_ms seed
 -- Returns: {'waiting', score} | {'claimed', gpu, index, token, fence, delivery} | {'ended'}

@@ -48,8 +48,12 @@ redis.call('HDEL', key('device', gpu), 'running', 'reported_ms')
 redis.call('HDEL', key('closed', gpu), 'closing')
 if is_dead then -- while the dead one's presence is there: what stops half-way is done again
   take_up_from(dead, gpu, 'taken over', seed)
-elseif not other and redis.call('HGET', key('claim', gpu), 'state') == 'tail' then -- presence is its only proof of life
-  take_up(gpu, 'taken over', seed)
+else
+  local claim = redis.call('HMGET', key('claim', gpu), 'state', 'ticket')
+  local is_tail = not other and claim[1] == 'tail'
+  if is_tail and not is_program(redis.call('HGET', key('ticket', claim[2]), 'pin')) then
+    take_up(gpu, 'taken over', seed) -- presence was its only proof of life
+  end
 end
 redis.call('SET', key('worker', gpu), presence, 'PX', ttl_ms)
 beat_pulse(gpu)

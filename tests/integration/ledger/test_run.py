@@ -318,6 +318,20 @@ def test_by_force_it_loses_its_gpu_which_is_free_when_it_is_gone(world, waiter):
     assert worker.claim() == "next"
 
 
+def test_a_worker_that_comes_does_not_take_its_dying_for_its_end(world, waiter):
+    worker = world.join()
+    worker.leave()
+    worker.die()
+    run = waiter().run()
+    world.ledger.force("node:0")
+    worker = world.join()
+    world.hold(ticket="next")
+    assert world.ledger.renew(run) == "lost"
+    assert worker.claim().reason == "leased"
+    world.ledger.release(run)
+    assert worker.claim() == "next"
+
+
 def test_a_drained_gpu_gives_back_what_was_not_started_and_keeps_what_runs(world, waiter):
     world.join()
     program = waiter()
