@@ -69,7 +69,8 @@ class Fleet:
         ms = round(TTL * 1000)
         return {
             "gpu": device.id, "instance": presence.instance, "presence": json.dumps(asdict(presence)),
-            "alias": device.alias, "index": device.index, "uuid": "", "host": device.host, "pools": pool,
+            "alias": device.alias, "index": device.index, "uuid": "", "model": "", "memory_bytes": "",
+            "host": device.host, "pools": pool,
             "ttl_ms": ms, "heartbeat_ms": ms // 3, "dead": "", "route": self.ledger.route_to(device.id),
         }  # fmt: skip
 
