@@ -42,6 +42,18 @@ def consume_only(app: Any, device: Device) -> None:
     queues.select([device.queue])
 
 
+def ask_when_given(connection: Any, channel: Any, pool: Any) -> None:
+    """Lets kombu ask Redis for the next message only when the pool's process has been given the last one.
+
+    It would ask between the two, and the process wait for that. Celery's `worker_disable_prefetch` says it to kombu in
+    the same way (celery/worker/consumer/tasks.py).
+    """
+    if connection.transport.driver_type != "redis":
+        return
+    can_consume = channel.qos.can_consume
+    channel.qos.can_consume = lambda: not getattr(pool, "outbound_buffer", None) and can_consume()
+
+
 def bound_broker(app: Any, heartbeat_interval: float) -> None:
     """Lets no broker be waited for without end, unless the user wants it so.
 

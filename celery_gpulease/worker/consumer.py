@@ -13,6 +13,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.model import HEADER, Claim
 from celery_gpulease.sending.envelope import read_envelope
+from celery_gpulease.worker.broker import ask_when_given
 from celery_gpulease.worker.gpu_worker import BROKER_LOST, CANCELLED
 from celery_gpulease.worker.request import gpu_request
 
@@ -154,6 +155,7 @@ class GPUConsumer(Consumer):
     def on_ready(self) -> None:
         """Celery calls this when it consumes, at its start and after each loss of the connection."""
         super().on_ready()
+        ask_when_given(self.connection, self.task_consumer.channel, getattr(self.pool, "_pool", None))
         if self._is_cut_off:
             self._is_cut_off = False
             tell_if_possible(self.gpu_worker.open, BROKER_LOST)

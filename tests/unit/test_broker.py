@@ -1,11 +1,15 @@
 """What a broker must let a GPU's worker do is looked at before anything is registered."""
 
+from collections import deque
+from types import SimpleNamespace
+
 import pytest
 from celery import Celery
+from kombu import Connection
 
 from celery_gpulease import ConfigurationError
 from celery_gpulease.model import Device
-from celery_gpulease.worker.broker import consume_only, refuse_broker
+from celery_gpulease.worker.broker import ask_when_given, consume_only, refuse_broker
 
 DEVICE = Device("node7:0", 0, "node7")
 
@@ -36,3 +40,31 @@ def test_the_gpus_queue_is_the_only_one_and_declared_as_celery_declares_others()
         True,
     )
     assert (queue.durable, queue.auto_delete, queue.queue_arguments) == (True, False, {"x-max-priority": 9})
+
+
+@pytest.fixture
+def channel():
+    """As kombu makes one, in memory."""
+    with Connection("memory://") as connection:
+        yield connection.channel()
+
+
+def test_the_next_message_is_asked_for_when_the_pools_process_has_the_last_one(channel):
+    pool = SimpleNamespace(outbound_buffer=deque())
+    ask_when_given(Connection("redis://"), channel, pool)
+    assert channel.qos.can_consume()
+    pool.outbound_buffer.append("a job")
+    assert not channel.qos.can_consume()
+    pool.outbound_buffer.clear()
+    assert channel.qos.can_consume()
+
+
+def test_where_the_pool_keeps_no_jobs_it_is_asked_for_as_ever(channel):
+    ask_when_given(Connection("redis://"), channel, None)
+    assert channel.qos.can_consume()
+
+
+def test_another_broker_is_left_alone(channel):
+    can_consume = channel.qos.can_consume
+    ask_when_given(Connection("memory://"), channel, SimpleNamespace(outbound_buffer=deque()))
+    assert channel.qos.can_consume == can_consume
