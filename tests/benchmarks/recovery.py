@@ -75,8 +75,9 @@ def _text(rounds):
 
 
 def _round(setup, case, pace):
-    conf = {**setup.conf, "task_default_queue": uuid.uuid4().hex}  # RabbitMQ keeps the last round's job
-    with lab(replace(setup, conf=conf), workers=0) as one:
+    own = uuid.uuid4().hex  # RabbitMQ keeps the last round's job, and for a while the queue that its dead worker had
+    conf, command = {**setup.conf, "task_default_queue": own}, setup.command.replace("@bench", f"@{own}")
+    with lab(replace(setup, conf=conf, command=command), workers=0) as one:
         hosts = ("bench", "elsewhere" if case == CASES[2] else "bench")
         numbers = range(1 if case == CASES[0] else 2)
         with BEGINNING:
