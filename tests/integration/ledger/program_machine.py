@@ -197,10 +197,13 @@ class ProgramMachine(RuleBasedStateMachine):
 
     @rule()
     def reconciles(self):
-        """All of it; a second look has nothing left to do."""
-        for _ in range(2):
+        """All of it. What a claim of the dead goes back to is a matter of the next look; then nothing is left to do.
+
+        But for a GPU that nobody was told of: that is missed after half a second only.
+        """
+        for _ in range(3):
             done = [*correct_places(self.ledger, change=True, budget=None), *correct_gpus(self.ledger, change=True)]
-        assert done == []
+        assert [str(one) for one in done if one.kind != "missed event"] == []
 
     # what holds
 

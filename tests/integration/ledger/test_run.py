@@ -438,4 +438,4 @@ def test_random_operations(redis_url):
 
 @pytest.mark.long
 def test_many_random_operations(redis_url):
-    run_machine(redis_url, max_examples=400, stateful_step_count=60)
+    run_machine(redis_url, max_examples=200, stateful_step_count=60)
