@@ -16,9 +16,11 @@ if reason == '' then
   end
   return { 'unchanged' }
 end
-local token = redis.call('HGET', key('claim', gpu), 'token')
+local ticket, token = unpack(redis.call('HMGET', key('claim', gpu), 'ticket', 'token'))
 local lease = by_any_name('lease', gpu)
-if (lease and lease ~= token) or (token and has_ended == '0') then
+-- a program is no process of the worker's, which cannot know that it has ended
+local is_claimed = token and (has_ended == '0' or is_program(redis.call('HGET', key('ticket', ticket), 'pin')))
+if (lease and lease ~= token) or is_claimed then
   return { 'busy' }
 end
 local is_new = redis.call('HSET', closed, 'device', reason) == 1

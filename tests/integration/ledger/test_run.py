@@ -375,6 +375,12 @@ def test_a_worker_that_reports_nothing_is_no_evidence_against_it(world, waiter):
     assert world.ledger.renew(run) == "renewed"
 
 
+def test_a_worker_that_comes_does_not_take_it_for_a_stranger_on_the_device(world, waiter):
+    world.join()
+    waiter().run()
+    assert world.ledger.quarantine_device("node:0", "something else uses it", has_ended=True) == "busy"
+
+
 def test_whose_heartbeat_ends_is_dead_and_never_runs_again(world, waiter):
     world.join()
     run = waiter().run()
