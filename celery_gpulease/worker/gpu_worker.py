@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
+from celery_gpulease.facts import facts
 from celery_gpulease.lease import board
 from celery_gpulease.model import Presence
 from celery_gpulease.tally import Tally
@@ -39,7 +40,7 @@ class Execution:
 
     Attributes:
         claim: What it runs under.
-        request: Celery's request.
+        request: Celery's request; or the message, of which Celery could make none.
         end: How it is to be given up once it is over: a word for the journal, or None for a plain release.
         is_over: Main knows that it is over.
         is_counted: Does giving it up count as a delivery?
@@ -62,6 +63,11 @@ class Execution:
     gone_since: float | None = None
     done_since: float | None = None
     look: int | None = None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What its lines of the log say to programs; a message has no task id that could be relied on."""
+        return getattr(self.request, "facts", None) or facts(gpu=self.claim.gpu, token=self.claim.token)
 
 
 class GPUWorker:

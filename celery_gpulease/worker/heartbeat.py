@@ -121,7 +121,7 @@ class Heartbeat(Loop):
             if answer == "regained":
                 self._regained_at = time.monotonic()
                 words = "%s had lost the lease of GPU %s and took it back"
-                logger.info(words, execution.request, execution.claim.gpu, extra=execution.request.facts)
+                logger.info(words, execution.request, execution.claim.gpu, extra=execution.facts)
         elif answer in ("robbed", "lost") and not execution.is_over:
             self._lose(execution, answer)
         elif answer == "ended":
@@ -151,7 +151,7 @@ class Heartbeat(Loop):
         execution.done_since = execution.done_since or time.monotonic()
         if time.monotonic() - execution.done_since > self._settings.lease_ttl:
             words = "%s is over, and how it ended was not told: it goes back to its place"
-            logger.warning(words, execution.request, extra=execution.request.facts)
+            logger.warning(words, execution.request, extra=execution.facts)
             self._gpu_worker.end(execution.claim, "its end was not told")
 
     def _is_dropped(self, execution: Execution) -> bool:
@@ -169,7 +169,7 @@ class Heartbeat(Loop):
         is_begun = board.is_begun(fence) or board.is_released(fence) or board.is_done(fence)
         if not is_begun and time.monotonic() - execution.unknown_since > DROPPED_AFTER:
             words = "%s was dropped by Celery before it ran, and goes back to its place"
-            logger.info(words, request, extra=request.facts)
+            logger.info(words, request, extra=execution.facts)
             board.write_given_up(fence)  # should a process begin it after all, it does not run
             self._gpu_worker.end(execution.claim, "dropped by Celery", counted=False)
         return not is_begun
@@ -185,7 +185,7 @@ def settle(gpu_worker: GPUWorker, execution: Execution) -> None:
     if execution.end is None:
         if not board.is_released(execution.claim.fence):
             gpu_worker.ledger.release(execution.claim)
-            logger.info("%s is over: GPU %s is given back", request, execution.claim.gpu, extra=request.facts)
+            logger.info("%s is over: GPU %s is given back", request, execution.claim.gpu, extra=execution.facts)
     else:
         if gpu_worker.is_cold:  # else the GPU that is given up would be claimed again at once
             gpu_worker.close()
@@ -193,7 +193,7 @@ def settle(gpu_worker: GPUWorker, execution: Execution) -> None:
         counted = execution.is_counted
         answer = gpu_worker.ledger.requeue(execution.claim, execution.end, counted=counted, wanted=is_wanted)
         logger.info(
-            "%s gives GPU %s back (%s): %s", request, execution.claim.gpu, execution.end, answer, extra=request.facts
+            "%s gives GPU %s back (%s): %s", request, execution.claim.gpu, execution.end, answer, extra=execution.facts
         )
         if answer == "ending":
             gpu_worker.on_ending()
