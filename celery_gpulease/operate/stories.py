@@ -33,6 +33,7 @@ MEANINGS: Final = {
     "promoted": "its time has come, it joined its line",
     "claimed": "it was given this GPU, and is sent there",
     "rerouted": "its worker did not get it, it is sent there once more",
+    "dropped": "a message of it is not run: {detail}",
     "started": "it began",
     "regained": "its lease had lapsed or was deleted, and it took it back",
     "given_back": "it gave its GPU back early, and runs on",
@@ -58,12 +59,14 @@ DETAILS: Final = {
     "unstarted": "no worker started it in time",
     "damaged": "it was damaged from outside",
     "reaped": "its worker died, or was cut off for longer than the ttl",
-    "buried": "its worker died, which a neighbour saw",
     "robbed": "another holder had its lease",
     "lost": "its lease was lost",
     "forced": "its lease was taken away by order",
     "shutdown": "its worker stopped",
     "rejected": "the task asked for it (Reject)",
+    "stale": "its claim is over",
+    "twice": "another request has it",
+    "unknown": "there is no such ticket",
 }
 
 
