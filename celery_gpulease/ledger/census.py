@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery_gpulease.ledger.connection import in_our_words
 from celery_gpulease.ledger.keys import literally
+from celery_gpulease.ledger.turns import host_and_pool
 from celery_gpulease.ledger.views import gpu_names
 from celery_gpulease.model import QUEUE_PREFIX, Presence, is_gpu_queue
 
@@ -68,7 +69,7 @@ def lines(ledger: Ledger) -> Iterator[Line]:
                 length = int(ledger.client.zcard(ledger.keys.named(kind, name)))
             if length and kind == "pending":
                 yield Line(name, "", "", length)
-            elif length and "/" not in name:
+            elif length and not host_and_pool(name):
                 yield Line("", name, gpu_called(ledger, name) or name, length)
 
 

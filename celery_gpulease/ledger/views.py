@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from celery_gpulease.ledger.connection import in_our_words
 from celery_gpulease.ledger.keys import literally
 from celery_gpulease.ledger.reasons import why_gpu_waits, why_not_due, why_pool_waits
+from celery_gpulease.ledger.turns import host_and_pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -118,8 +119,11 @@ def pending_rows(ledger: Ledger, gpus: list[GPURow]) -> Iterator[PendingRow]:
     """Who waits, line by line in order: pinned lines, then pools, then what is not due yet."""
     with in_our_words("pending"):
         now = _now_ms(ledger)
-        lines = {("pending", name.partition("/")[2]) if "/" in name else (kind, name)
-                 for kind, name in _lines(ledger) if kind != "pinned_in"}  # fmt: skip
+        lines = {
+            ("pending", program[1]) if (program := host_and_pool(name)) else (kind, name)
+            for kind, name in _lines(ledger)
+            if kind != "pinned_in"
+        }
         for kind, name in sorted(lines, key=lambda line: (line[0] == "pending", line)):
             for position, (ticket, reason) in enumerate(_standing(ledger, gpus, kind, name), 1):
                 if row := _pending_row(ledger, ticket, now, position, reason):
@@ -250,7 +254,7 @@ def _lines_beside(ledger: Ledger, gpus: list[GPURow], kind: str, name: str) -> I
         return
     yield (kind, name), why_pool_waits(name, gpus)
     for other, pin in sorted(_lines(ledger)):
-        host, _, pool = pin.partition("/")
+        host, pool = host_and_pool(pin) or ("", "")
         if other == "pinned" and pool == name:
             mine = _ids_of(ledger, host)
             reason = why_pool_waits(name, [gpu for gpu in gpus if gpu.id in mine])

@@ -10,6 +10,7 @@ from celery.backends.base import DisabledBackend
 from celery.states import READY_STATES
 
 from celery_gpulease.ledger.reasons import why_gpu_waits, why_not_due, why_pool_waits
+from celery_gpulease.ledger.turns import host_and_pool
 from celery_gpulease.operate.tables import seconds
 
 if TYPE_CHECKING:
@@ -127,10 +128,9 @@ def _now(one: Whereabouts, gpus: Sequence[GPURow]) -> str:
 
 
 def _line(one: Whereabouts, gpus: Sequence[GPURow]) -> tuple[str, str]:
-    """The line in which it stands, and why it waits there; a program's pin is <host>/<pool>."""
-    host, slash, _ = one.pin.partition("/")
-    if slash:
-        return f"programs on host {host}", f"it needs a GPU of that host; {why_pool_waits(one.pool, gpus)}"
+    """The line in which it stands, and why it waits there."""
+    if program := host_and_pool(one.pin):
+        return f"programs on host {program[0]}", f"it needs a GPU of that host; {why_pool_waits(one.pool, gpus)}"
     if one.pin:
         return f"GPU {one.pin}", why_gpu_waits(one.pin, gpus)
     return f"pool {one.pool}", why_pool_waits(one.pool, gpus)
