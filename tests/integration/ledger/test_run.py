@@ -332,6 +332,15 @@ def test_a_worker_that_comes_does_not_take_its_dying_for_its_end(world, waiter):
     assert worker.claim() == "next"
 
 
+def test_the_death_of_its_gpus_worker_is_not_its_end_while_it_is_dying_itself(world, waiter):
+    worker = world.join()
+    run = waiter().run()
+    world.ledger.force("node:0")
+    worker.die()
+    world.ledger.bury("node:0", worker.presence.instance)
+    assert (world.ledger.renew(run), world.claim_of()["state"]) == ("lost", "tail")
+
+
 def test_a_drained_gpu_gives_back_what_was_not_started_and_keeps_what_runs(world, waiter):
     world.join()
     program = waiter()
