@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from celery_gpulease.ledger.connection import in_our_words
 from celery_gpulease.ledger.keys import literally
-from celery_gpulease.ledger.views import gpu_names
+from celery_gpulease.ledger.turns import host_and_pool
+from celery_gpulease.ledger.views import gpu_names, named_lines
 from celery_gpulease.model import QUEUE_PREFIX, Presence, is_gpu_queue
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def lines(ledger: Ledger) -> Iterator[Line]:
                 length = int(ledger.client.zcard(ledger.keys.named(kind, name)))
             if length and kind == "pending":
                 yield Line(name, "", "", length)
-            elif length and "/" not in name:
+            elif length and not host_and_pool(name):
                 yield Line("", name, gpu_called(ledger, name) or name, length)
 
 
@@ -89,7 +90,5 @@ def queues_without_gpu(ledger: Ledger) -> Iterator[tuple[str, int]]:
 
 
 def _names(ledger: Ledger, kind: str) -> set[str]:
-    begins = f"{kind}:"
     with in_our_words("lines"):
-        found = map(str, ledger.client.sscan_iter(ledger.keys.named("lines"), count=PAGE))
-        return {line.removeprefix(begins) for line in found if line.startswith(begins)}
+        return {name for one, name in named_lines(ledger) if one == kind}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.ledger.connection import in_our_words
+from celery_gpulease.ledger.turns import host_and_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -200,17 +201,12 @@ def _tickets(picture: _Picture) -> Iterator[str]:
             yield f"{who} belongs in {_place_of(t)}, and is in {places[ticket]}"
         if ticket in picture.one("ended"):
             yield f"{who} has ended before"
-        if (ticket in picture.all("message")) == is_program(t.get("pin", "")):  # a program has none
+        if (ticket in picture.all("message")) == bool(host_and_pool(t.get("pin", ""))):  # a program has none
             yield f"{who} has {'a' if ticket in picture.all('message') else 'no'} message"
         if ticket not in picture.one("task", t.get("task_id", "")):
             yield f"{who} is not in task:{t.get('task_id')}"
         yield from _indexes(picture, ticket, t, who)
         yield from _fields(t, who)
-
-
-def is_program(pin: str) -> bool:
-    """Is this the pin of a program? It names a host and a pool (lua/include/line.lua)."""
-    return "/" in pin
 
 
 def _places(picture: _Picture) -> dict[str, list[str]]:

@@ -27,7 +27,7 @@ pinned:<gpu>         zset     the line of one GPU, which is served first
 pinned:<host>/<pool> zset     the programs that wait for a GPU of this host, beside the line of the pool: of the first
                               in each, the one with the better place comes first
 pinned_in:<pool>     zset     an index: the pinned tickets of a pool, by the ms of their arrival
-lines                set      an index: the names of these three, also of some in which nobody waits any more
+lines                set      an index: the names of all these, also of some in which nobody waits any more
 scheduled            zset     tickets by the time when they are due
 scheduled_count      hash     pool → how many of them
 expiring             zset     waiting tickets by the time when they expire
@@ -57,6 +57,7 @@ turn:tell            string   which worker looks at the journal now, to tell mon
 turn:stamps:<digest> string   which worker looks for what bears these stamps, with a TTL
 journal              stream   what happened to whom. Its consumer group `events`: who of the workers tells monitors
 counters             hash     totals of the same
+doctor:<name>:<type> any      what `doctor` tries commands out on, for a moment; and a wish for a GPU of that name
 here:<gpu>           channel  wakes the worker of this GPU
 here:<ticket>        channel  wakes whoever waits to run a program, or runs it
 queue:<db>:<queue>   channel  silent: whoever consumes this queue listens, and so is seen by workers with another prefix

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 import time
-import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 import redis
 
 from celery_gpulease.ledger.connection import database_of, in_our_words
+from celery_gpulease.model import unique
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ def heard_events(ledger: Ledger) -> set[str]:
         LedgerUnavailable: Redis does not answer.
         NotPermitted: Our user may not listen.
     """
-    key = ledger.keys.want(f"doctor-{uuid.uuid4().hex}")
+    key = ledger.keys.want(f"doctor-{unique()}")
     with in_our_words("events"):
         pubsub = ledger.client.pubsub()
         try:

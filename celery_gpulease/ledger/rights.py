@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 import redis
 
 from celery_gpulease.ledger.connection import database_of, in_our_words
+from celery_gpulease.model import unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ def refusals(ledger: Ledger) -> list[tuple[str, str]]:
 
 def tried(ledger: Ledger) -> Iterator[tuple[Any, ...]]:
     """Every command that we need, on keys that are gone afterwards."""
-    name = f"doctor-{uuid.uuid4().hex}"
+    name = f"doctor-{unique()}"
     key = ledger.keys.named("doctor", name)
     keys = {f"{key}:{kind}": on for kind, on in (("string", _ON_STRINGS), ("hash", _ON_HASHES), ("set", _ON_SETS))}
     keys |= {f"{key}:zset": _ON_ZSETS, f"{key}:stream": _ON_STREAMS, ledger.route_to(name): _ON_LISTS}

@@ -51,6 +51,12 @@ class Turn:
     served: Mapping[str, str] | None = None
 
 
+def host_and_pool(pin: str) -> tuple[str, str] | None:
+    """What the pin of a program names (lua/include/line.lua); None for a GPU's, or for none."""
+    host, slash, pool = pin.partition("/")
+    return (host, pool) if slash else None
+
+
 class Turns(Calls):
     """The operation of whoever waits."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from celery_gpulease.ledger.connection import in_our_words
 from celery_gpulease.ledger.keys import literally
 from celery_gpulease.ledger.reasons import why_gpu_waits, why_not_due, why_pool_waits
+from celery_gpulease.ledger.turns import host_and_pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,7 +87,7 @@ def pool_rows(ledger: Ledger, gpus: list[GPURow]) -> dict[str, PoolRow]:
     served = {pool for gpu in gpus for pool in gpu.pools}
     with in_our_words("status"):
         scheduled = {str(pool) for pool in ledger.client.hkeys(ledger.keys.named("scheduled_count"))}
-        waited_for = {name for kind, name in _lines(ledger) if kind != "pinned"}
+        waited_for = {name for kind, name in named_lines(ledger) if kind != "pinned"}
     rows = {
         pool: PoolRow(int(pending), None if first_ms < 0 else first_ms / 1000, int(scheduled))
         for pool, pending, first_ms, scheduled in _about(ledger, "survey", sorted(served | scheduled | waited_for))
@@ -118,8 +119,11 @@ def pending_rows(ledger: Ledger, gpus: list[GPURow]) -> Iterator[PendingRow]:
     """Who waits, line by line in order: pinned lines, then pools, then what is not due yet."""
     with in_our_words("pending"):
         now = _now_ms(ledger)
-        lines = {("pending", name.partition("/")[2]) if "/" in name else (kind, name)
-                 for kind, name in _lines(ledger) if kind != "pinned_in"}  # fmt: skip
+        lines = {
+            ("pending", program[1]) if (program := host_and_pool(name)) else (kind, name)
+            for kind, name in named_lines(ledger)
+            if kind != "pinned_in"
+        }
         for kind, name in sorted(lines, key=lambda line: (line[0] == "pending", line)):
             for position, (ticket, reason) in enumerate(_standing(ledger, gpus, kind, name), 1):
                 if row := _pending_row(ledger, ticket, now, position, reason):
@@ -153,6 +157,12 @@ def place_at_the_end(ledger: Ledger, held: Held) -> Place | None:
     if has_ticket:
         return None
     return Place(None if held.eta_ms > int(seconds) * 1000 else before + 1)
+
+
+def named_lines(ledger: Ledger) -> set[tuple[str, str]]:
+    """The kind and the name of each line, and of the index of pinned tickets, also of some that are empty."""
+    found = ledger.client.sscan_iter(ledger.keys.named("lines"), count=PAGE)
+    return {(kind, name) for kind, _, name in (str(line).partition(":") for line in found)}
 
 
 def is_known(ledger: Ledger, ticket: str) -> bool:
@@ -219,12 +229,6 @@ def _about(ledger: Ledger, script: str, names: Sequence[str]) -> Iterator[list[A
         yield from ledger.about(script, names[at : at + PAGE])
 
 
-def _lines(ledger: Ledger) -> set[tuple[str, str]]:
-    """The kind and the name of each line, and of the index of pinned tickets, also of some that are empty."""
-    found = ledger.client.sscan_iter(ledger.keys.named("lines"), count=PAGE)
-    return {(kind, name) for kind, _, name in (str(line).partition(":") for line in found)}
-
-
 def _scan(ledger: Ledger, key: str) -> Iterator[tuple[str, float]]:
     at = 0
     while page := ledger.client.zrange(key, at, at + PAGE - 1, withscores=True):
@@ -249,8 +253,8 @@ def _lines_beside(ledger: Ledger, gpus: list[GPURow], kind: str, name: str) -> I
         yield (kind, name), why_gpu_waits(name, gpus)
         return
     yield (kind, name), why_pool_waits(name, gpus)
-    for other, pin in sorted(_lines(ledger)):
-        host, _, pool = pin.partition("/")
+    for other, pin in sorted(named_lines(ledger)):
+        host, pool = host_and_pool(pin) or ("", "")
         if other == "pinned" and pool == name:
             mine = _ids_of(ledger, host)
             reason = why_pool_waits(name, [gpu for gpu in gpus if gpu.id in mine])

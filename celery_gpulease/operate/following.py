@@ -231,6 +231,7 @@ class Story:
         "ending": _ending,
         "superseded": _superseded,
         "ended": _gone,
+        "left": _gone,
         "vanished": _gone,
         "gave_up": _gone,
         "dropped": _dropped,

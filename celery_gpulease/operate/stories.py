@@ -10,6 +10,7 @@ from celery.backends.base import DisabledBackend
 from celery.states import READY_STATES
 
 from celery_gpulease.ledger.reasons import why_gpu_waits, why_not_due, why_pool_waits
+from celery_gpulease.ledger.turns import host_and_pool
 from celery_gpulease.operate.tables import seconds
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ MEANINGS: Final = {
     "promoted": "its time has come, it joined its line",
     "claimed": "it was given this GPU, and is sent there",
     "rerouted": "its worker did not get it, it is sent there once more",
+    "dropped": "a message of it is not run: {detail}",
     "started": "it began",
     "regained": "its lease had lapsed or was deleted, and it took it back",
     "given_back": "it gave its GPU back early, and runs on",
@@ -58,12 +60,14 @@ DETAILS: Final = {
     "unstarted": "no worker started it in time",
     "damaged": "it was damaged from outside",
     "reaped": "its worker died, or was cut off for longer than the ttl",
-    "buried": "its worker died, which a neighbour saw",
     "robbed": "another holder had its lease",
     "lost": "its lease was lost",
     "forced": "its lease was taken away by order",
     "shutdown": "its worker stopped",
     "rejected": "the task asked for it (Reject)",
+    "stale": "its claim is over",
+    "twice": "another request has it",
+    "unknown": "there is no such ticket",
 }
 
 
@@ -124,10 +128,9 @@ def _now(one: Whereabouts, gpus: Sequence[GPURow]) -> str:
 
 
 def _line(one: Whereabouts, gpus: Sequence[GPURow]) -> tuple[str, str]:
-    """The line in which it stands, and why it waits there; a program's pin is <host>/<pool>."""
-    host, slash, _ = one.pin.partition("/")
-    if slash:
-        return f"programs on host {host}", f"it needs a GPU of that host; {why_pool_waits(one.pool, gpus)}"
+    """The line in which it stands, and why it waits there."""
+    if program := host_and_pool(one.pin):
+        return f"programs on host {program[0]}", f"it needs a GPU of that host; {why_pool_waits(one.pool, gpus)}"
     if one.pin:
         return f"GPU {one.pin}", why_gpu_waits(one.pin, gpus)
     return f"pool {one.pool}", why_pool_waits(one.pool, gpus)

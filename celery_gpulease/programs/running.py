@@ -105,6 +105,7 @@ def run(ledger: Ledger, command: Sequence[str], pool: str, priority: int, timeou
             held = waiter.wait(timeout)
             signals.is_waiting = False
         except Stopped as stopped:
+            signals.is_waiting = False  # a second one must not keep us from leaving
             waiter.leave()  # it came while we took the turn
             return SIGNALLED + stopped.number
         return _run_on(ledger, held, command, signals)
@@ -116,11 +117,11 @@ def _run_on(ledger: Ledger, held: Held, command: Sequence[str], signals: Signals
     show_only(held.device, environ)
     try:
         group = Group(command, environ)  # before there is a thread: it forks
-    except OSError as error:
+    except BaseException as error:
         give_back(ledger, held)
-        is_there = not isinstance(error, FileNotFoundError)
-        say(f"{command[0]}: {error.strerror if is_there else 'command not found'}")
-        return NOT_RUNNABLE if is_there else NOT_FOUND
+        if isinstance(error, OSError):
+            return _not_started(command[0], error)
+        raise
 
     def stop() -> None:
         say(f"the lease of GPU {held.device.id} is lost: the program is stopped")
@@ -133,6 +134,12 @@ def _run_on(ledger: Ledger, held: Held, command: Sequence[str], signals: Signals
         finally:
             group.end()
     return code or (LOST if keeper.is_lost else 0)
+
+
+def _not_started(program: str, error: OSError) -> int:
+    is_there = not isinstance(error, FileNotFoundError)
+    say(f"{program}: {error.strerror if is_there else 'command not found'}")
+    return NOT_RUNNABLE if is_there else NOT_FOUND
 
 
 def say(words: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable, TurnCancelled, TurnTimeout
 from celery_gpulease.ledger.listening import Subscription
 from celery_gpulease.ledger.turns import Program
-from celery_gpulease.model import Device
+from celery_gpulease.model import Device, unique
 from celery_gpulease.settings import RETRY_EVERY
 
 if TYPE_CHECKING:
@@ -54,9 +53,9 @@ class Waiter:
         self, ledger: Ledger, task: str, pool: str, priority: int, on_waiting: Callable[[str], None] = lambda _: None
     ) -> None:
         self._ledger, self._on_waiting = ledger, on_waiting
-        self._program = Program(uuid.uuid4().hex, task, ledger.settings.host, pool, priority)
+        self._program = Program(unique(), task, ledger.settings.host, pool, priority)
         self._subscription = Subscription(ledger, "", program=self._program.ticket)
-        self._nonce = uuid.uuid4().hex
+        self._nonce = unique()
         self._score = ""
         self._claim: Claim | None = None
         self._is_known_away = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from typing import Any, Final
 
 from celery import Task
@@ -11,7 +10,7 @@ from celery import Task
 from celery_gpulease.dispatch.ending import write_ends
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.installed import installation
-from celery_gpulease.model import RECONCILE_TASK
+from celery_gpulease.model import RECONCILE_TASK, unique
 from celery_gpulease.reconcile.corrections import BUDGET, reconcile
 
 #: Not Celery's: an app is finalized before Celery sets its loggers up, which would swallow what they are told.
@@ -25,7 +24,7 @@ WRITING: Final = 1.0
 def reconcile_now(app: Any) -> list[str]:
     """Reconciles in this process, and writes ends that are due (no worker may live); what was corrected, for people."""
     ledger = installation(app).ledger
-    found = reconcile(ledger, uuid.uuid4().hex, budget=BUDGET)
+    found = reconcile(ledger, unique(), budget=BUDGET)
     write_ends(app, ledger, seconds=WRITING)
     return [str(one) for one in found or ()]
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import uuid
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.facts import facts
 from celery_gpulease.lease import board
-from celery_gpulease.model import Presence
+from celery_gpulease.model import Presence, unique
 from celery_gpulease.tally import Tally
 from celery_gpulease.version import __version__
 from celery_gpulease.worker.measures import RENEWALS, TTL_LEFT, WAKEUPS
@@ -80,7 +79,7 @@ class GPUWorker:
     def __init__(self, ledger: Ledger, device: Device, pools: tuple[str, ...], worker: str) -> None:
         self.ledger, self.device, self.pools = ledger, device, pools
         main = os.getpid()
-        self.presence = Presence(uuid.uuid4().hex, worker, device.host, main, __version__, realm(), started_at(main))
+        self.presence = Presence(unique(), worker, device.host, main, __version__, realm(), started_at(main))
         self.child_pids: Callable[[], Iterable[int]] = tuple  # there are none before the fork
         self._closed_for: set[str] = set()
         self._telling = Lock()

@@ -93,7 +93,8 @@ class Heartbeat(Loop):
             self._on_taken()
         elif answer != "rerouted" and (answer == "closing") != gpu_worker.is_closed:
             gpu_worker.tell()  # Redis was away when it was told, or somebody changed it by hand
-        self.leftovers.look()
+        if not executions:  # where something is left nothing is begun: so a busy GPU's heartbeat need not ask
+            self.leftovers.look()
 
     def _beat_for(self, execution: Execution) -> str:
         asked_at = time.monotonic()  # before it is sent: what the server grants began no earlier

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from celery_gpulease.model import Device
 
 GROUP = "GPU Options"
-REMOTE = "celery_gpulease.operate.remote:add_remote_commands"
+REMOTE = "celery_gpulease.worker.remote:add_remote_commands"
 
 
 def add_options(app: Any) -> None:

@@ -1,10 +1,10 @@
 -- A GPU gets no work while its device is unwell, or used by what should not be there: a reason, as its worker sees it.
--- With an empty reason it is open again. Who holds the GPU may use it: then nothing is said of it. `has_ended`: what is
--- claimed there is over, and not settled yet.
+-- With an empty reason it is open again. Who holds the GPU may use it: then nothing is said of it. `has_ended`: what a
+-- worker ran there is over, and not settled yet; a program has no worker, and holds the GPU all the same.
 -- KEYS: prefix
 -- ARGV: gpu reason has_ended seed
 -- Returns: {'quarantined' | 'opened' | 'unchanged' | 'busy'}
--- include: claim quarantine
+-- include: claim
 local gpu, reason, has_ended, seed = unpack(ARGV)
 local closed = key('closed', gpu)
 
@@ -16,11 +16,10 @@ if reason == '' then
   end
   return { 'unchanged' }
 end
-local ticket, token = unpack(redis.call('HMGET', key('claim', gpu), 'ticket', 'token'))
+local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'token')
 local lease = by_any_name('lease', gpu)
--- a program is no process of the worker's, which cannot know that it has ended
-local is_claimed = token and (has_ended == '0' or is_program(redis.call('HGET', key('ticket', ticket), 'pin')))
-if (lease and lease ~= token) or is_claimed then
+local is_over = has_ended == '1' and not is_program(redis.call('HGET', key('ticket', claim[1] or ''), 'pin'))
+if (lease and lease ~= claim[2]) or (claim[2] and not is_over) then
   return { 'busy' }
 end
 local is_new = redis.call('HSET', closed, 'device', reason) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +9,7 @@ from celery.states import READY_STATES
 
 from celery_gpulease.dispatch.revoking import cancel as cancel_tasks
 from celery_gpulease.ledger.views import held_of_pool
-from celery_gpulease.model import PRIORITIES, check_pool
+from celery_gpulease.model import PRIORITIES, check_pool, unique
 from celery_gpulease.operate.cli.completion import complete_gpu, complete_task
 from celery_gpulease.operate.cli.group import command, known, this_app
 from celery_gpulease.operate.tables import counted
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Only say what would be corrected.")
 def reconcile(ledger: Ledger, *, dry_run: bool) -> None:
     """Compare Redis with what the workers really do, now; print each correction."""
-    found = reconcile_ledger(ledger, uuid.uuid4().hex, change=not dry_run)
+    found = reconcile_ledger(ledger, unique(), change=not dry_run)
     if found is None:
         message = "another process reconciles at this moment"
         raise click.ClickException(message)

@@ -212,7 +212,7 @@ MUTATIONS = {
         "ledger/test_names.py::test_a_gpu_is_not_handed_over_against_one",
     ),
     "a_device_is_suspect_under_its_holder": Mutation(
-        "if (lease and lease ~= token) or (token and has_ended == '0') then",
+        "if (lease and lease ~= claim[2]) or (claim[2] and not is_over) then",
         "if false then",
         "ledger/test_quarantine_device.py::test_a_strangers_lease_is_his_right_to_use_the_gpu_by_either_name",
     ),

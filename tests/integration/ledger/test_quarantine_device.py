@@ -2,6 +2,7 @@
 
 import pytest
 
+from celery_gpulease.ledger.turns import Program
 from celery_gpulease.ledger.views import gpu_rows
 
 GPU = "GPU-7"
@@ -63,6 +64,16 @@ def test_so_is_a_claim_but_for_one_that_is_over(world, worker):
     assert quarantined(world, has_ended=True) == "quarantined"
     world.ledger.requeue(run, "killed", counted=True)
     assert world.states(ticket, waiting) == ["pending", "pending"]
+
+
+def test_a_program_that_a_new_worker_finds_there_holds_the_gpu_and_may_use_it(world):
+    world.join(GPU).leave()
+    world.listen("program")
+    claim = world.ledger.attend(Program("program", "run: train", "node", "default", 0), "").claim
+    world.ledger.start(claim, "nonce", "program", acks_late=False, limit=1, stores_result=False)
+    world.join(GPU)
+    assert quarantined(world, has_ended=True) == "busy"
+    assert world.closed(GPU) == {}
 
 
 def test_it_stays_when_another_cause_ends_and_the_other_way_round(world, worker):

@@ -72,6 +72,14 @@ def test_doing_it_again_changes_nothing(world, worker, run):
     assert world.everything() == before
 
 
+def test_without_its_count_of_deliveries_it_goes_back_all_the_same(world, worker, run):
+    world.client.hdel(world.key("ticket", run.ticket), "deliveries")
+    worker.die()
+    world.lapse()
+    assert world.ledger.reap("node:0") == "reaped"
+    assert (world.state(run.ticket), world.ticket(run.ticket).get("deliveries")) == ("pending", None)
+
+
 def test_given_out_too_often_it_fails(world, worker, claim):
     worker.start(claim, limit=1)
     world.lapse()

@@ -197,6 +197,16 @@ def test_not_where_it_is_closed_by_order_or_unwell_or_wanted(world, waiter, undo
     assert program.ask().word == "claimed"
 
 
+def test_not_where_something_is_left_also_where_the_last_worker_was_suspect_before(world, waiter):
+    worker = world.join()
+    slow = {"quarantine": "it did not start", "until_ms": world.now_ms() + 60_000}
+    world.client.hset(world.key("closed", "node:0"), mapping=slow)
+    world.ledger.quarantine("node:0", "somebody is left", "[]")
+    worker.leave()
+    worker.die()
+    assert waiter().ask().word == "waiting"
+
+
 def test_a_worker_that_comes_meanwhile_waits_for_its_end(world, waiter):
     worker = world.join()
     worker.leave()
@@ -330,6 +340,15 @@ def test_a_worker_that_comes_does_not_take_its_dying_for_its_end(world, waiter):
     assert worker.claim().reason == "leased"
     world.ledger.release(run)
     assert worker.claim() == "next"
+
+
+def test_the_death_of_its_gpus_worker_is_not_its_end_while_it_is_dying_itself(world, waiter):
+    worker = world.join()
+    run = waiter().run()
+    world.ledger.force("node:0")
+    worker.die()
+    world.ledger.bury("node:0", worker.presence.instance)
+    assert (world.ledger.renew(run), world.claim_of()["state"]) == ("lost", "tail")
 
 
 def test_a_drained_gpu_gives_back_what_was_not_started_and_keeps_what_runs(world, waiter):

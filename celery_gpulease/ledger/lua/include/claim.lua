@@ -125,15 +125,15 @@ local function claim_first(gpu, seed, only_programs)
   end
 end
 
--- A program needs no worker: it may have a free GPU of its host that nobody serves, unless that one is drained or
--- something is left there. What its last worker did not start says nothing against the GPU.
+-- A program needs no worker: it may have a free GPU of its host that nobody serves, unless that one is drained, something
+-- is left there, or its device was unwell. What its last worker did not start says nothing against the GPU.
 local function is_for_programs(gpu)
   if redis.call('EXISTS', key('lease', gpu), key('want', gpu), key('claim', gpu)) > 0 or is_alive(gpu)
       or is_taken_as_other(gpu) then
     return false
   end
-  local closed = redis.call('HMGET', key('closed', gpu), 'drain', 'quarantine', 'until_ms', 'device')
-  return not closed[1] and (not closed[2] or closed[3] ~= false) and not closed[4]
+  local closed = redis.call('HMGET', key('closed', gpu), 'drain', 'left', 'device')
+  return not (closed[1] or closed[2] or closed[3])
 end
 
 -- Replies with a word and, when it is 'claimed', the ticket: 'closed' (not claimable), 'idle' (nobody waits).

@@ -24,7 +24,7 @@ local function state_by_its_place(ticket, t)
   return redis.call('ZSCORE', SCHEDULED, ticket) and 'scheduled' or 'pending'
 end
 
--- It was seen in a place; is it there still? `place` is the name of a zset after our prefix, or of a task's set.
+-- It was seen in a place; is it there still? `place` is the name of a zset after our prefix, or of a task's hash.
 local function stands_in(ticket, place)
   if string.find(place, 'task:', 1, true) == 1 then
     return redis.call('HEXISTS', prefix .. place, ticket) == 1
@@ -178,7 +178,7 @@ local function look_at_claim(ticket, t, state)
   end
 end
 
--- What the ticket itself says, and the sets that name it.
+-- What the ticket itself says, and the hash that names it.
 local function look_at_fields(ticket, t, state)
   local name = key('ticket', ticket)
   if t.state ~= state then

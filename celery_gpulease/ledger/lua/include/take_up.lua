@@ -26,7 +26,7 @@ end
 -- run that another one has started waits for its deadline.
 local function take_up_from(dead, gpu, why, seed)
   local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'state')
-  if not claim[1] or (claim[2] == 'started' and redis.call('HGET', key('ticket', claim[1]), 'holder') ~= dead) then
+  if not claim[1] or (claim[2] ~= 'claimed' and redis.call('HGET', key('ticket', claim[1]), 'holder') ~= dead) then
     return ''
   end
   if claim[2] ~= 'claimed' then -- else a run elsewhere, which was given up for dead, may still come back

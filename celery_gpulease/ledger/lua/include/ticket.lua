@@ -120,14 +120,15 @@ end
 -- The run is over without an end of its own. A run that was superseded by its retry, or may run only once, ends here.
 local function return_died(ticket, gpu, why)
   local t = redis.call('HMGET', key('ticket', ticket), 'superseded', 'acks_late', 'deliveries', 'limit')
+  local deliveries = tonumber(t[3]) or 0
   if has_vanished(ticket) then
     return
   elseif t[1] then
     note('superseded', ticket, gpu, why)
     end_ticket(ticket)
-  elseif t[2] == '0' or tonumber(t[3]) >= tonumber(t[4] or 3) then
+  elseif t[2] == '0' or deliveries >= tonumber(t[4] or 3) then
     mark_ending(ticket, 'lease_lost')
   else
-    back_to_place(ticket, gpu, why, true, delay_after(tonumber(t[3]), gpu))
+    back_to_place(ticket, gpu, why, true, delay_after(deliveries, gpu))
   end
 end
