@@ -41,6 +41,7 @@ class Turn:
         score: Its place, for the next call.
         claim: Of the GPU that it has.
         index: Of that GPU.
+        ttl: Seconds that its lease outlives a renewal: as that GPU's worker has it.
         served: Where it is unserved, the GPUs of its host, and the pools that they serve.
     """
 
@@ -48,6 +49,7 @@ class Turn:
     score: str = ""
     claim: Claim | None = None
     index: int = 0
+    ttl: float = 0.0
     served: Mapping[str, str] | None = None
 
 
@@ -86,6 +88,6 @@ class Turns(Calls):
         return Turn(word, str(found[0]) if found else score)
 
 
-def _claimed(ticket: str, found: list[Any]) -> tuple[Claim, int]:
-    gpu, index, token, fence, delivery = found
-    return Claim(ticket, gpu, token, int(fence), int(delivery)), int(index)
+def _claimed(ticket: str, found: list[Any]) -> tuple[Claim, int, float]:
+    gpu, index, token, fence, delivery, ttl_ms = found
+    return Claim(ticket, gpu, token, int(fence), int(delivery)), int(index), int(ttl_ms) / 1000

@@ -59,7 +59,11 @@ class PoolRow:
 
 @dataclass(frozen=True)
 class PendingRow:
-    """A held task as `pending` shows it; `position` counts from 1 within its line, None when it is not due yet."""
+    """A held task as `pending` shows it.
+
+    `position` counts from 1 within its line, None when it is not due yet; `gpu` is the only one that will do, as its
+    sender has called it: the line is that one's then.
+    """
 
     task_id: str
     task: str
@@ -68,6 +72,7 @@ class PendingRow:
     priority: int
     age_seconds: float
     reason: str
+    gpu: str | None
 
 
 def gpu_names(ledger: Ledger) -> list[str]:
@@ -129,8 +134,12 @@ def pending_rows(ledger: Ledger, gpus: list[GPURow]) -> Iterator[PendingRow]:
                 if row := _pending_row(ledger, ticket, now, position, reason):
                     yield row
         for ticket, due in _scan(ledger, ledger.keys.named("scheduled")):
-            deliveries = ledger.client.hget(ledger.keys.named("ticket", ticket), "deliveries")
+            deliveries, pool, pin = ledger.client.hmget(
+                ledger.keys.named("ticket", ticket), ("deliveries", "pool", "pin")
+            )
             reason = why_not_due(max(0.0, due - now) / 1000, int(deliveries or 0))
+            if not pin and not any(pool in gpu.pools for gpu in gpus):
+                reason += f"; {why_pool_waits(pool, gpus)}"
             if row := _pending_row(ledger, ticket, now, None, reason):
                 yield row
 
@@ -268,9 +277,19 @@ def _ids_of(ledger: Ledger, host: str) -> set[str]:
 
 
 def _pending_row(ledger: Ledger, ticket: str, now: int, position: int | None, reason: str) -> PendingRow | None:
-    fields = ("task_id", "task", "pool", "priority", "held_ms", "eta_ms")
-    task_id, task, pool, priority, held_ms, eta_ms = ledger.client.hmget(ledger.keys.named("ticket", ticket), fields)
-    if task_id is None:  # it started or ended between two looks
+    fields = ("task_id", "task", "pool", "priority", "held_ms", "eta_ms", "pin")
+    found = ledger.client.hmget(ledger.keys.named("ticket", ticket), fields)
+    if None in found:  # it started or ended between two looks
         return None
+    task_id, task, pool, priority, held_ms, eta_ms, pin = found
     since = int(held_ms) if position is None else max(int(held_ms), int(eta_ms))
-    return PendingRow(task_id, task, pool, position, ledger.rank(int(priority)), max(0, now - since) / 1000, reason)
+    return PendingRow(
+        task_id,
+        task,
+        pool,
+        position,
+        ledger.rank(int(priority)),
+        max(0, now - since) / 1000,
+        reason,
+        None if host_and_pool(pin) else pin or None,
+    )

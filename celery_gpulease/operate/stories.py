@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 #: The usual road of a task, and what people order: nothing of these is trouble.
 USUAL: Final = frozenset(
     {"held", "scheduled", "promoted", "claimed", "started", "released", "given_back", "deferred", "bumped", "ended"}
+    | {"dropped", "drained", "undrained"}
 )
 #: Ends, and ways back to the line, that somebody asked for.
 WANTED: Final = frozenset({"cancelled", "expired", "shutdown", "rejected"})
@@ -52,6 +53,8 @@ MEANINGS: Final = {
     "vanished": "somebody deleted it, or the server evicted it: {detail}",
     "quarantined": "this GPU gets no work for a while: {detail}",
     "quarantine_ended": "this GPU gets work again: {detail}",
+    "drained": "this GPU gets no new work, by order",
+    "undrained": "this GPU gets work again, by order",
     "corrected": "the reconciler: {detail}",
 }
 #: What a detail means, where it is one word of ours.
@@ -103,6 +106,8 @@ def sentences(
         return [f"{one.task}[{task_id}] {_now(one, gpus)}{_deliveries(one)}" for one in here]
     ran_on = [one.gpu for one in story if one.what == "started"]
     where = f"; it ran on {' and then on '.join(dict.fromkeys(ran_on))}" if ran_on else ""
+    if any(one.ticket == task_id for one in story):  # a program's: it has no state of Celery's
+        return [f"program {task_id} has ended{where}"]
     if end.state is None:
         return [f"task {task_id} has ended{where} ({end.trouble})"]
     if end.is_stored:
@@ -114,16 +119,16 @@ def _now(one: Whereabouts, gpus: Sequence[GPURow]) -> str:
     since, held = seconds(one.gpu_seconds), seconds(one.held_seconds)
     if one.state == "pending":
         line, reason = _line(one, gpus)
-        return f"waits since {held}, number {one.position} in the line of {line}: {reason}"
+        return f"has waited {held}, number {one.position} in the line of {line}: {reason}"
     if one.state == "scheduled":
         return f"waits for its time: {why_not_due(one.due_seconds or 0.0, one.deliveries)}"
     if one.state == "claimed":
         return f"was given GPU {one.gpu} {since} ago, and is about to start there"
     if one.state == "started":
-        return f"runs on GPU {_served(one.gpu, gpus)} since {since}"
+        return f"has run on GPU {_served(one.gpu, gpus)} for {since}"
     if one.state == "tail":
         why = {"early": "it gave that back early", "forced": "by order"}.get(one.why, "another holder has it")
-        return f"runs on GPU {_served(one.gpu, gpus)} since {since}, without its lease: {why}"
+        return f"has run on GPU {_served(one.gpu, gpus)} for {since}, now without its lease: {why}"
     return f"is about to end: {DETAILS.get(one.why, one.why)}"
 
 

@@ -122,7 +122,10 @@ class Group:
 
 
 def _is_in_foreground() -> bool:
-    return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
+    try:
+        return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:  # another session's terminal
+        return False
 
 
 def _give_terminal(group: int) -> None:

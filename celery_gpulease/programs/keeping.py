@@ -32,19 +32,21 @@ class Keeper(Loop):
     Args:
         ledger: The ledger.
         claim: What it keeps.
+        ttl: Seconds that the lease outlives a renewal.
         on_lost: Called once, in this thread.
 
     Attributes:
         is_lost: The lease went to another holder, or was taken by force.
     """
 
-    def __init__(self, ledger: Ledger, claim: Claim, on_lost: Callable[[], None]) -> None:
+    def __init__(self, ledger: Ledger, claim: Claim, ttl: float, on_lost: Callable[[], None]) -> None:
         super().__init__("program")
+        self._pace = min(ledger.settings.heartbeat_interval, ttl / 3)  # the GPU's worker may have another ttl than we
         self._ledger, self._claim, self._on_lost = ledger, claim, on_lost
         self._subscription = Subscription(ledger, claim.gpu, program=claim.ticket)
         self._asking = Lock()
         self._asked_at = time.monotonic()
-        self._next_beat = self._asked_at + ledger.settings.heartbeat_interval
+        self._next_beat = self._asked_at + self._pace
         self.is_lost = False
 
     def run(self) -> None:
@@ -71,7 +73,7 @@ class Keeper(Loop):
                 return
             self._asked_at = time.monotonic()
             answer = self._ledger.renew(self._claim, is_lost=self.is_lost)
-        self._next_beat = self._asked_at + self._ledger.settings.heartbeat_interval
+        self._next_beat = self._asked_at + self._pace
         if answer == "regained":
             logger.warning("The lease of GPU %s had lapsed, and was taken back", self._claim.gpu)
         elif answer in ("robbed", "lost", "ended") and not self.is_lost:

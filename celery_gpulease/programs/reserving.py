@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ class ReservedGPU(GPU):
     """The GPU of a `with reserve(…)` block: `id`, `index` and the lease's `fence`, which grows with every claim."""
 
     fence: int
-    _keeper: Keeper
+    _keeper: Keeper = field(repr=False)
 
     @property
     def lost(self) -> bool:
@@ -82,7 +82,7 @@ def kept(ledger: Ledger, held: Held, on_lost: Callable[[], None]) -> Iterator[Ke
         held: What is kept.
         on_lost: Called in another thread, once the lease is lost.
     """
-    keeper = Keeper(ledger, held.claim, on_lost)
+    keeper = Keeper(ledger, held.claim, held.ttl, on_lost)
     try:
         keeper.start()
         yield keeper

@@ -29,10 +29,11 @@ STARTED: Final = ("run", "rerun")
 
 @dataclass(frozen=True)
 class Held:
-    """A GPU that a program holds: the claim, and the device."""
+    """A GPU that a program holds: the claim, the device, and the seconds that its lease outlives a renewal."""
 
     claim: Claim
     device: Device
+    ttl: float
 
 
 class Waiter:
@@ -115,7 +116,7 @@ class Waiter:
         if answer not in STARTED:  # it was taken back, or a stranger has that GPU: it waits on
             self._claim = None
             return None
-        return Held(turn.claim, Device(turn.claim.gpu, turn.index, self._program.host))
+        return Held(turn.claim, Device(turn.claim.gpu, turn.index, self._program.host), turn.ttl)
 
     def _sleep(self, until: float | None, timeout: float | None) -> None:
         pace = self._ledger.settings.heartbeat_interval

@@ -176,3 +176,8 @@ def test_where_there_is_nothing_to_take_it_is_said_so(world, says):
     assert says("release", "node:0", "--force") == (1, "Error: nobody has the lease of GPU node:0\n")
     code, words = says("release", "nobody:0", "--force")
     assert (code, "no GPU 'nobody:0' is registered" in words) == (1, True)
+
+
+@pytest.mark.parametrize("command", [["why", ""], ["bump", "", "--priority", "1"], ["cancel", ""]])
+def test_an_empty_task_id_is_a_mistake_of_the_caller(says, command):
+    assert says(*command)[0] == 2

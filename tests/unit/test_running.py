@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -47,3 +49,18 @@ def test_afterwards_each_signal_means_what_it_meant_and_what_was_ignored_was_not
         assert [signal.getsignal(number) for number in PASSED_ON] == handlers
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+IN_NO_SESSION_OF_ITS_OWN = "from celery_gpulease.programs.group import _is_in_foreground; print(_is_in_foreground())"
+
+
+def test_a_terminal_of_another_session_is_not_ours_to_give():
+    """`setsid gpulease run` keeps the terminal as its input, and may not ask who has it."""
+    main, terminal = os.openpty()
+    command = [sys.executable, "-c", IN_NO_SESSION_OF_ITS_OWN]
+    ended = subprocess.run(
+        command, stdin=terminal, capture_output=True, start_new_session=True, text=True, check=True, timeout=60
+    )
+    os.close(main)
+    os.close(terminal)
+    assert ended.stdout.strip() == "False"

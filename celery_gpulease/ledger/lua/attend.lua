@@ -2,7 +2,7 @@
 -- Safe to repeat: what was forgotten meanwhile comes back to its old place.
 -- KEYS: prefix
 -- ARGV: ticket task host pool priority score ttl_ms seed
--- Returns: {'waiting', score} | {'claimed', gpu, index, token, fence, delivery} | {'ended'}
+-- Returns: {'waiting', score} | {'claimed', gpu, index, token, fence, delivery, its lease's ttl_ms} | {'ended'}
 --   | {'unserved', gpu, its pools, ...}: no GPU of this host serves this pool
 -- include: dispatch host
 local ticket, task, host, pool, priority, score, ttl_ms, seed = unpack(ARGV)
@@ -41,6 +41,7 @@ end
 local t = redis.call('HMGET', name, 'state', 'gpu', 'token', 'score')
 if t[1] == 'claimed' or t[1] == 'started' then
   local claim = redis.call('HMGET', key('claim', t[2]), 'fence', 'delivery')
-  return { 'claimed', t[2], redis.call('HGET', key('device', t[2]), 'index'), t[3], claim[1], claim[2] }
+  return { 'claimed', t[2], redis.call('HGET', key('device', t[2]), 'index'), t[3], claim[1], claim[2],
+    ttl_ms_of(t[2]) }
 end
 return { 'waiting', t[4] or score }

@@ -10,7 +10,9 @@ if redis.call('EXISTS', key('device', gpu)) == 0 then
   return { 'unknown' }
 end
 if drained == '1' then
-  redis.call('HSET', key('closed', gpu), 'drain', 1)
+  if redis.call('HSET', key('closed', gpu), 'drain', 1) == 1 then
+    note('drained', '', gpu, '')
+  end
   mark_busy(gpu)
   local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'state')
   if claim[2] == 'claimed' then
@@ -20,6 +22,8 @@ if drained == '1' then
   end
   return { 'drained', gpu }
 end
-redis.call('HDEL', key('closed', gpu), 'drain')
+if redis.call('HDEL', key('closed', gpu), 'drain') == 1 then
+  note('undrained', '', gpu, '')
+end
 claim_next(gpu, false, seed)
 return { 'undrained', gpu }

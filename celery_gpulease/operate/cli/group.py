@@ -62,6 +62,14 @@ def known(gpu: str | None, name: str) -> str:
     return gpu
 
 
+def not_empty(_: click.Context, __: click.Parameter, value: str) -> str:
+    """For an argument that a shell's variable may have left empty."""
+    if not value:
+        message = "it is empty"
+        raise click.BadParameter(message)
+    return value
+
+
 def print_json(value: object) -> None:
     """Prints one JSON value."""
     json.dump(value, sys.stdout, indent=2)

@@ -72,8 +72,10 @@ def status_tables(ledger: Ledger) -> list[Table | str]:
     """The same for people."""
     gpus = gpu_rows(ledger)
     pools = pool_rows(ledger, gpus)
+    none = ("no GPU is registered: its worker does that, once: celery worker --gpu 0", "")
     with_model = ("MODEL",) if any(gpu.model for gpu in gpus) else ()  # NVML tells it
     return [
+        *(() if gpus else none),
         Table(
             ("GPU", *with_model, "POOLS", "STATE", "TASK", "HELD", "TTL", "WORKER", "REASON"),
             [
@@ -117,7 +119,8 @@ def pending(ledger: Ledger, *, is_json: bool) -> None:
         click.echo("nobody waits")
     else:
         cells = [
-            (row.pool, row.position, row.priority, seconds(row.age_seconds), task_of(row.task, row.task_id), row.reason)
+            (row.pool, row.gpu, row.position, row.priority, seconds(row.age_seconds), task_of(row.task, row.task_id),
+             row.reason)
             for row in rows
-        ]
-        this_screen().show(Table(("POOL", "POSITION", "PRIORITY", "AGE", "TASK", "REASON"), cells))
+        ]  # fmt: skip
+        this_screen().show(Table(("POOL", "GPU", "POSITION", "PRIORITY", "AGE", "TASK", "REASON"), cells))

@@ -11,7 +11,7 @@ from celery_gpulease.dispatch.revoking import cancel as cancel_tasks
 from celery_gpulease.ledger.views import held_of_pool
 from celery_gpulease.model import PRIORITIES, check_pool, unique
 from celery_gpulease.operate.cli.completion import complete_gpu, complete_task
-from celery_gpulease.operate.cli.group import command, known, this_app
+from celery_gpulease.operate.cli.group import command, known, not_empty, this_app
 from celery_gpulease.operate.tables import counted
 from celery_gpulease.reconcile.corrections import reconcile as reconcile_ledger
 
@@ -87,7 +87,7 @@ def cancel_one(ledger: Ledger, task_id: str) -> None:
 
 
 @command
-@click.argument("task_id", shell_complete=complete_task)
+@click.argument("task_id", shell_complete=complete_task, callback=not_empty)
 @click.option(
     "--priority",
     type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]),

@@ -15,7 +15,7 @@ from celery_gpulease.ledger.story import story_of, whereabouts
 from celery_gpulease.ledger.views import gpu_rows
 from celery_gpulease.operate import stories
 from celery_gpulease.operate.cli.completion import complete_gpu, complete_task
-from celery_gpulease.operate.cli.group import as_json, command, known, print_json, this_app, this_screen
+from celery_gpulease.operate.cli.group import as_json, command, known, not_empty, print_json, this_app, this_screen
 from celery_gpulease.operate.tables import Table, counted
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ HOUR: Final = 3600
 
 
 @command
-@click.argument("task_id", shell_complete=complete_task)
+@click.argument("task_id", shell_complete=complete_task, callback=not_empty)
 @as_json
 def why(ledger: Ledger, task_id: str, *, is_json: bool) -> None:
     """Tell where the task TASK_ID is now, and what happened to it.

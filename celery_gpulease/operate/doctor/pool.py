@@ -31,8 +31,9 @@ CURES: Final = {
 def living(_: Any, ledger: Ledger) -> Iterator[Finding]:
     """Who serves."""
     gpus = gpu_rows(ledger)
-    alive = [gpu for gpu in gpus if gpu.state != "offline"]
-    yield note(f"{counted(len(gpus), 'GPU')} registered, {len(alive)} with a living worker")
+    without = [gpu.name for gpu in gpus if gpu.state == "offline" or gpu.worker is None]
+    named = f"; without: {some(without)}" if without else ""
+    yield note(f"{counted(len(gpus), 'GPU')} registered, {len(gpus) - len(without)} with a living worker{named}")
 
 
 def versions(_: Any, ledger: Ledger) -> Iterator[Finding]:

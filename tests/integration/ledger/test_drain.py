@@ -84,3 +84,10 @@ def test_a_dead_workers_gpu_gets_nothing_when_it_is_undrained(world):
     ticket = world.hold()
     world.ledger.drain("node:0", drained=False)
     assert world.state(ticket) == "pending"
+
+
+def test_the_journal_tells_of_each_order_once(world):
+    world.join()
+    for drained in (True, True, False, False):
+        world.ledger.drain("node:0", drained=drained)
+    assert world.journal()[-2:] == ["drained", "undrained"]

@@ -139,3 +139,18 @@ def test_looking_changes_nothing(world):
     world.ledger.inspect("node:0", change=False)
     world.ledger.agenda()
     assert world.everything() == before
+
+
+def test_who_waits_names_the_gpu_that_it_is_pinned_to(world):
+    world.hold(pin="node:9")
+    world.hold()
+    assert [(one.gpu, one.position) for one in pending_rows(world.ledger, [])] == [("node:9", 1), (None, 1)]
+
+
+def test_what_is_not_due_yet_says_too_that_nobody_serves_its_pool(world):
+    world.join()
+    world.hold(eta_ms=world.now_ms() + HOUR_MS, pool="h100")
+    world.hold(eta_ms=world.now_ms() + HOUR_MS)
+    reasons = {one.pool: one.reason for one in pending_rows(world.ledger, gpu_rows(world.ledger))}
+    assert reasons["h100"].endswith("; no GPU serves pool 'h100'")
+    assert "serves" not in reasons["default"]
