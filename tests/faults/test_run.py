@@ -373,6 +373,12 @@ def test_reserved_in_a_block_it_is_seen_there_and_given_back_whatever_happens(un
     assert (unserved.lease(0), os.environ.get("CUDA_VISIBLE_DEVICES")) == (None, None)
 
 
+def test_a_block_in_which_nothing_is_shown_any_more_ends_as_ever(unserved):
+    with reserve(unserved.app):
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+    assert (unserved.lease(0), os.environ.get("CUDA_VISIBLE_DEVICES")) == (None, None)
+
+
 def test_a_block_whose_lease_is_lost_is_told(unserved):
     with reserve(unserved.app) as gpu:
         gpu.check()
