@@ -77,18 +77,21 @@ def reserve(
 def kept(ledger: Ledger, held: Held, on_lost: Callable[[], None]) -> Iterator[Keeper]:
     """Keeps a lease for the block, and gives it back, whatever happens there.
 
+    A child that was forked in the block and leaves it (`sys.exit`) gives nothing back: its parent runs on.
+
     Args:
         ledger: The ledger.
         held: What is kept.
         on_lost: Called in another thread, once the lease is lost.
     """
-    keeper = Keeper(ledger, held.claim, on_lost)
+    keeper, pid = Keeper(ledger, held.claim, on_lost), os.getpid()
     try:
         keeper.start()
         yield keeper
     finally:
-        keeper.stop()
-        give_back(ledger, held)
+        if os.getpid() == pid:
+            keeper.stop()
+            give_back(ledger, held)
 
 
 def give_back(ledger: Ledger, held: Held) -> None:

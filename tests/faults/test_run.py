@@ -379,6 +379,20 @@ def test_a_block_in_which_nothing_is_shown_any_more_ends_as_ever(unserved):
     assert (unserved.lease(0), os.environ.get("CUDA_VISIBLE_DEVICES")) == (None, None)
 
 
+def test_a_child_that_leaves_the_block_gives_nothing_back(unserved):
+    parent = os.getpid()
+    try:
+        with reserve(unserved.app) as gpu:
+            if not (child := os.fork()):
+                sys.exit(0)
+            os.waitpid(child, 0)
+            assert unserved.lease(0).endswith(f"-{gpu.fence}")
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+    assert unserved.lease(0) is None
+
+
 def test_a_block_whose_lease_is_lost_is_told(unserved):
     with reserve(unserved.app) as gpu:
         gpu.check()
