@@ -16,6 +16,7 @@ from celery_gpulease.installed import installation
 from celery_gpulease.model import DEFAULT_POOL, GPU, check_pool
 from celery_gpulease.programs.keeping import Keeper
 from celery_gpulease.programs.waiting import Waiter
+from celery_gpulease.sending.envelope import checked_priority
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,13 +63,13 @@ def reserve(
         timeout: Seconds within which its turn must come; None for whenever.
 
     Raises:
-        ConfigurationError: No GPU of this host serves the pool.
+        ConfigurationError: No GPU of this host serves the pool, or there is no such priority.
         LedgerUnavailable: Redis does not answer.
         TurnCancelled: `gpulease cancel` took it back while it waited.
         TurnTimeout: Its turn did not come in time.
     """
     ledger = installation(app).ledger
-    held = Waiter(ledger, f"reserve: {_own_name()}", check_pool(pool), priority).wait(timeout)
+    held = Waiter(ledger, f"reserve: {_own_name()}", check_pool(pool), checked_priority(priority)).wait(timeout)
     with kept(ledger, held, lambda: None) as keeper, _shown(held):
         yield ReservedGPU(held.device.id, held.device.index, held.claim.fence, keeper)
 

@@ -379,6 +379,12 @@ def test_a_block_in_which_nothing_is_shown_any_more_ends_as_ever(unserved):
     assert (unserved.lease(0), os.environ.get("CUDA_VISIBLE_DEVICES")) == (None, None)
 
 
+@pytest.mark.parametrize("priority", [-1, 256, 1.5, "1"])
+def test_a_block_of_no_such_priority_does_not_begin(unserved, priority):
+    with pytest.raises(ConfigurationError, match="from 0 to 255"), reserve(unserved.app, priority=priority):
+        raise AssertionError
+
+
 def test_a_child_that_leaves_the_block_gives_nothing_back(unserved):
     parent = os.getpid()
     try:
