@@ -92,7 +92,7 @@ def run(ledger: Ledger, command: Sequence[str], pool: str, priority: int, timeou
     Raises:
         GPULeaseError: As `Waiter.wait`.
     """
-    task = " ".join(f"run: {shlex.join(command)}".split())[:SHOWN]
+    task = as_shown(f"run: {shlex.join(command)}")
 
     def say_waiting(ticket: str) -> None:
         say(f"waiting for a GPU of pool {pool} on {ledger.settings.host}; `gpulease cancel {ticket}` takes it back")
@@ -133,6 +133,11 @@ def _run_on(ledger: Ledger, held: Held, command: Sequence[str], signals: Signals
         finally:
             group.end()
     return code or (LOST if keeper.is_lost else 0)
+
+
+def as_shown(command: str) -> str:
+    """A command in one line: on the terminal of whoever looks, it does nothing."""
+    return "".join(one if one.isprintable() else "?" for one in " ".join(command.split()))[:SHOWN]
 
 
 def say(words: str) -> None:

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from celery_gpulease.programs.running import PASSED_ON, Signals, Stopped
+from celery_gpulease.programs.running import PASSED_ON, Signals, Stopped, as_shown
 
 
 class Group:
@@ -47,3 +47,8 @@ def test_afterwards_each_signal_means_what_it_meant_and_what_was_ignored_was_not
         assert [signal.getsignal(number) for number in PASSED_ON] == handlers
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_command_is_shown_in_one_line_that_does_nothing_to_a_terminal():
+    assert as_shown("run: sh -c '\x1b]0;title\x07 é\n  b'") == "run: sh -c '?]0;title? é b'"
+    assert as_shown("x" * 999) == "x" * 200
