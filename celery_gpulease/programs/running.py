@@ -105,7 +105,8 @@ def run(ledger: Ledger, command: Sequence[str], pool: str, priority: int, timeou
             held = waiter.wait(timeout)
             signals.is_waiting = False
         except Stopped as stopped:
-            waiter.leave()  # it came while we took the turn
+            with suppress(Stopped):  # once more: whoever sends it has no patience, and a ttl will tell
+                waiter.leave()  # it came while we took the turn
             return SIGNALLED + stopped.number
         return _run_on(ledger, held, command, signals)
 

@@ -2,9 +2,11 @@
 
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
+from celery_gpulease.programs import running
 from celery_gpulease.programs.running import PASSED_ON, Signals, Stopped, as_shown
 
 
@@ -52,3 +54,11 @@ def test_afterwards_each_signal_means_what_it_meant_and_what_was_ignored_was_not
 def test_a_command_is_shown_in_one_line_that_does_nothing_to_a_terminal():
     assert as_shown("run: sh -c '\x1b]0;title\x07 é\n  b'") == "run: sh -c '?]0;title? é b'"
     assert as_shown("x" * 999) == "x" * 200
+
+
+def test_what_ends_the_waiting_again_and_again_ends_it_as_once(monkeypatch):
+    def stop(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(running, "Waiter", lambda *_: SimpleNamespace(wait=stop, leave=stop))
+    assert running.run(None, ["true"], "default", 0, None) == 128 + signal.SIGTERM
