@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from celery_gpulease.devices import show_only
-from celery_gpulease.programs.group import Group
+from celery_gpulease.programs.group import ENDING, Group
 from celery_gpulease.programs.reserving import give_back, kept
 from celery_gpulease.programs.waiting import Waiter
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
     from celery_gpulease.programs.waiting import Held
 
-#: What ends who waits.
-ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 #: What is passed on. Ctrl-Z too, since it would put us to sleep, and let the lease lapse: see `Group.wait`.
 PASSED_ON: Final = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGTSTP)
 #: A command's exit code as shells have it: not found, not to be run, and 128 + the number of a signal.

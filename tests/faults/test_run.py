@@ -13,6 +13,7 @@ import pytest
 
 from celery_gpulease import ConfigurationError, LeaseLost, TurnTimeout, reserve
 from celery_gpulease.model import Device, Presence
+from celery_gpulease.programs.group import Group
 from celery_gpulease.reconcile.gpus import correct_gpus
 from tests.faults.conftest import world_on
 from tests.faults.world import HOST, LONG, PROJECT, SOON, kill
@@ -356,6 +357,14 @@ def test_it_has_the_terminal_and_ctrl_c_is_its_own(unserved):
         os.write(terminal, b"\x1a\x03")  # Ctrl-Z, which does nothing, and Ctrl-C
         _, status = wait_until(lambda: (ended := wait())[0] and ended, LONG, "its end")
     assert os.waitstatus_to_exitcode(status) == 9
+
+
+def test_a_program_that_is_stopped_ends_when_it_is_told_to():
+    group = Group(["sh", "-c", "kill -STOP $$"], os.environ)
+    wait_until(lambda: psutil.Process(group.pid).status() == psutil.STATUS_STOPPED, SOON, "it to be stopped")
+    group.send(signal.SIGTERM)
+    assert group.wait() == 128 + signal.SIGTERM
+    group.end()
 
 
 # in Python
