@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Tickets that were given up, or have vanished, before one whose end can be written.
 ENDS_PER_CALL: Final = 100
+#: Seconds beyond a heartbeat after which what runs has said so, as in the grace after an outage (include/pulse.lua).
+HELD_BACK: Final = 2.0
 
 
 class Ledger(Orders, Turns):
@@ -251,6 +253,12 @@ class Ledger(Orders, Turns):
             route=self.route_to(device.id),
         )
         return list(map(str, answer))
+
+    def hold_back(self, gpu: str) -> None:
+        """Nothing is given to a GPU before all who may have it have beaten once: a wish, which ends by itself."""
+        ttl_ms = round((self.settings.heartbeat_interval + HELD_BACK) * 1000)
+        with in_our_words("hold_back"):
+            self.client.set(self.keys.want(gpu), "whoever had it when Redis forgot", nx=True, px=ttl_ms)
 
     def last_presence(self, gpu: str) -> str | None:
         """What the last worker of this GPU said of itself, also when its presence has lapsed; None where it left."""

@@ -18,6 +18,8 @@ from celery_gpulease.worker.processes import living
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+#: What asks a program to end.
+ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 #: Seconds that a program has to end, once it was told to because its lease is lost.
 GRACE: Final = 5.0
 #: Seconds after which a process that was killed hangs in the kernel, and between two looks at it.
@@ -79,9 +81,11 @@ class Group:
         return 128 - self._leader.returncode if self._leader.returncode < 0 else self._leader.returncode
 
     def send(self, number: int) -> None:
-        """Sends a signal to all of them."""
+        """Sends a signal to all of them. Who is stopped (SIGTTIN, SIGSTOP) hears what ends it."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
+            if number in ENDING:
+                os.killpg(self.pid, signal.SIGCONT)
 
     def stop(self) -> None:
         """Asks them to end, and after a while does not ask. Called once."""

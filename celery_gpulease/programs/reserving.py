@@ -16,6 +16,7 @@ from celery_gpulease.installed import installation
 from celery_gpulease.model import DEFAULT_POOL, GPU, check_pool
 from celery_gpulease.programs.keeping import Keeper
 from celery_gpulease.programs.waiting import Waiter
+from celery_gpulease.sending.envelope import checked_priority
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,13 +63,13 @@ def reserve(
         timeout: Seconds within which its turn must come; None for whenever.
 
     Raises:
-        ConfigurationError: No GPU of this host serves the pool.
+        ConfigurationError: No GPU of this host serves the pool, or there is no such priority.
         LedgerUnavailable: Redis does not answer.
         TurnCancelled: `gpulease cancel` took it back while it waited.
         TurnTimeout: Its turn did not come in time.
     """
     ledger = installation(app).ledger
-    held = Waiter(ledger, f"reserve: {_own_name()}", check_pool(pool), priority).wait(timeout)
+    held = Waiter(ledger, f"reserve: {_own_name()}", check_pool(pool), checked_priority(priority)).wait(timeout)
     with kept(ledger, held, lambda: None) as keeper, _shown(held):
         yield ReservedGPU(held.device.id, held.device.index, held.claim.fence, keeper)
 
@@ -77,18 +78,21 @@ def reserve(
 def kept(ledger: Ledger, held: Held, on_lost: Callable[[], None]) -> Iterator[Keeper]:
     """Keeps a lease for the block, and gives it back, whatever happens there.
 
+    A child that was forked in the block and leaves it (`sys.exit`) gives nothing back: its parent runs on.
+
     Args:
         ledger: The ledger.
         held: What is kept.
         on_lost: Called in another thread, once the lease is lost.
     """
-    keeper = Keeper(ledger, held.claim, held.ttl, on_lost)
+    keeper, pid = Keeper(ledger, held.claim, held.ttl, on_lost), os.getpid()
     try:
         keeper.start()
         yield keeper
     finally:
-        keeper.stop()
-        give_back(ledger, held)
+        if os.getpid() == pid:
+            keeper.stop()
+            give_back(ledger, held)
 
 
 def give_back(ledger: Ledger, held: Held) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from celery_gpulease.devices import show_only
-from celery_gpulease.programs.group import Group
+from celery_gpulease.programs.group import ENDING, Group
 from celery_gpulease.programs.reserving import give_back, kept
 from celery_gpulease.programs.waiting import Waiter
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
     from celery_gpulease.programs.waiting import Held
 
-#: What ends who waits.
-ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 #: What is passed on. Ctrl-Z too, since it would put us to sleep, and let the lease lapse: see `Group.wait`.
 PASSED_ON: Final = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGTSTP)
 #: A command's exit code as shells have it: not found, not to be run, and 128 + the number of a signal.
@@ -92,7 +90,7 @@ def run(ledger: Ledger, command: Sequence[str], pool: str, priority: int, timeou
     Raises:
         GPULeaseError: As `Waiter.wait`.
     """
-    task = " ".join(f"run: {shlex.join(command)}".split())[:SHOWN]
+    task = as_shown(f"run: {shlex.join(command)}")
 
     def say_waiting(ticket: str) -> None:
         say(f"waiting for a GPU of pool {pool} on {ledger.settings.host}; `gpulease cancel {ticket}` takes it back")
@@ -106,7 +104,8 @@ def run(ledger: Ledger, command: Sequence[str], pool: str, priority: int, timeou
             signals.is_waiting = False
         except Stopped as stopped:
             signals.is_waiting = False  # a second one must not keep us from leaving
-            waiter.leave()  # it came while we took the turn
+            with suppress(Stopped):  # it came before that; then a ttl will tell
+                waiter.leave()  # it came while we took the turn
             return SIGNALLED + stopped.number
         return _run_on(ledger, held, command, signals)
 
@@ -140,6 +139,11 @@ def _not_started(program: str, error: OSError) -> int:
     is_there = not isinstance(error, FileNotFoundError)
     say(f"{program}: {error.strerror if is_there else 'command not found'}")
     return NOT_RUNNABLE if is_there else NOT_FOUND
+
+
+def as_shown(command: str) -> str:
+    """A command in one line: on the terminal of whoever looks, it does nothing."""
+    return "".join(one if one.isprintable() else "?" for one in " ".join(command.split()))[:SHOWN]
 
 
 def say(words: str) -> None:

@@ -97,6 +97,7 @@ class GPUWorker:
         self.said_unlimited: set[str] = set()  # tasks whose time limits have no effect here
         self.companion: Companion | None = None  # only where tasks run in main's own process
         self._executions: dict[str, Execution] = {}
+        self._has_joined = False
 
     def keep(self) -> None:
         """What runs keeps its lease, or takes it back, before Redis, which may have forgotten it, offers the GPU.
@@ -111,7 +112,11 @@ class GPUWorker:
     def join(self, dead: str = "") -> list[str]:
         """Registers the GPU and this worker's presence; see `Ledger.join`."""
         self.keep()
-        return self.ledger.join(self.device, self.pools, self.presence, dead)
+        if self._has_joined and not self.is_running() and self.ledger.last_presence(self.device.id) is None:
+            self.ledger.hold_back(self.device.id)  # Redis was emptied: a program there says so with its beat
+        answer = self.ledger.join(self.device, self.pools, self.presence, dead)
+        self._has_joined |= answer == ["joined"]
+        return answer
 
     def count_children(self) -> bool:
         """Names this worker's processes in its presence; True where they are others than before.

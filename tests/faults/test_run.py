@@ -13,6 +13,7 @@ import pytest
 
 from celery_gpulease import ConfigurationError, LeaseLost, TurnTimeout, reserve
 from celery_gpulease.model import Device, Presence
+from celery_gpulease.programs.group import Group
 from celery_gpulease.reconcile.gpus import correct_gpus
 from tests.faults.conftest import world_on
 from tests.faults.world import HOST, LONG, PROJECT, SOON, kill
@@ -358,6 +359,14 @@ def test_it_has_the_terminal_and_ctrl_c_is_its_own(unserved):
     assert os.waitstatus_to_exitcode(status) == 9
 
 
+def test_a_program_that_is_stopped_ends_when_it_is_told_to():
+    group = Group(["sh", "-c", "kill -STOP $$"], os.environ)
+    wait_until(lambda: psutil.Process(group.pid).status() == psutil.STATUS_STOPPED, SOON, "it to be stopped")
+    group.send(signal.SIGTERM)
+    assert group.wait() == 128 + signal.SIGTERM
+    group.end()
+
+
 # in Python
 
 
@@ -371,6 +380,32 @@ def test_reserved_in_a_block_it_is_seen_there_and_given_back_whatever_happens(un
             assert unserved.row(0)["task"].startswith("reserve: ")
             1 / 0  # noqa: B018
     assert (unserved.lease(0), os.environ.get("CUDA_VISIBLE_DEVICES")) == (None, None)
+
+
+def test_a_block_in_which_nothing_is_shown_any_more_ends_as_ever(unserved):
+    with reserve(unserved.app):
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+    assert (unserved.lease(0), os.environ.get("CUDA_VISIBLE_DEVICES")) == (None, None)
+
+
+@pytest.mark.parametrize("priority", [-1, 256, 1.5, "1"])
+def test_a_block_of_no_such_priority_does_not_begin(unserved, priority):
+    with pytest.raises(ConfigurationError, match="from 0 to 255"), reserve(unserved.app, priority=priority):
+        raise AssertionError
+
+
+def test_a_child_that_leaves_the_block_gives_nothing_back(unserved):
+    parent = os.getpid()
+    try:
+        with reserve(unserved.app) as gpu:
+            if not (child := os.fork()):
+                sys.exit(0)
+            os.waitpid(child, 0)
+            assert unserved.lease(0).endswith(f"-{gpu.fence}")
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+    assert unserved.lease(0) is None
 
 
 def test_a_block_whose_lease_is_lost_is_told(unserved):

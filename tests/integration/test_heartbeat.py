@@ -8,6 +8,7 @@ import pytest
 
 from celery_gpulease.lease import board
 from celery_gpulease.ledger import Ledger
+from celery_gpulease.ledger.turns import Program
 from celery_gpulease.settings import Settings
 from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.heartbeat import Heartbeat
@@ -75,6 +76,21 @@ def test_what_redis_knows_of_a_gpu_that_is_closed_is_put_right_by_its_worker(wor
     assert closing(world)
     gpu_worker.open("test")
     assert not closing(world)
+
+
+def test_where_redis_was_emptied_a_program_that_has_the_gpu_may_say_so_first(world, gpu_worker):
+    program = Program("program", "run: it", "node", "default", 0)
+    world.listen("program")
+    claim = world.ledger.attend(program, "").claim
+    world.ledger.start(claim, "nonce", "program", acks_late=False, limit=1, stores_result=False)
+    heartbeat = Heartbeat(gpu_worker, on_taken=lambda: None)
+    world.client.flushdb()
+    heartbeat._beat()
+    world.hold()
+    assert world.ledger.claim(GPU).reason == "wanted"
+    assert world.ledger.renew(claim) == "flushed"
+    assert world.lease() == claim.token
+    assert 0 < world.client.pttl(world.key("want", GPU)) <= (TTL / 3 + 2) * 1000
 
 
 def test_a_run_whose_process_is_done_and_whose_end_main_never_tells_is_given_out_again(world, gpu_worker, claim):
