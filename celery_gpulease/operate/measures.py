@@ -13,9 +13,9 @@ BUCKETS: Final = (
 STATES: Final = ("free", "leased", "draining", "quarantined", "offline")
 #: What the ledger counts, so that each is there from the start, and its first step is seen as one.
 EVENTS: Final = (
-    "bumped", "claimed", "corrected", "deferred", "drained", "dropped", "ended", "ending", "forced", "gave_up", "given_back",
-    "held", "left", "promoted", "quarantine_ended", "quarantined", "reaped", "regained", "released", "requeued",
-    "rerouted", "robbed", "scheduled", "started", "superseded", "undrained", "vanished",
+    "bumped", "claimed", "corrected", "deferred", "drained", "dropped", "ended", "ending", "forced", "gave_up",
+    "given_back", "held", "left", "promoted", "quarantine_ended", "quarantined", "reaped", "regained", "released",
+    "requeued", "rerouted", "robbed", "scheduled", "started", "superseded", "undrained", "vanished",
 )  # fmt: skip
 #: Of these, the ways in which a run loses its lease.
 LOSSES: Final = ("forced", "reaped", "robbed")

@@ -137,6 +137,8 @@ class Waiter:
                 self._ledger.release(self._claim)
             self._ledger.cancel(self._program.ticket)
         except LedgerUnavailable as error:
+            if not (self._score or self._claim):
+                return  # it never stood in line
             seconds = self._ledger.settings.lease_ttl
             logger.warning("Redis does not hear that %s waits no more; %g s will tell: %s",
                            self._program.task, seconds, error)  # fmt: skip

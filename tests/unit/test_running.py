@@ -2,12 +2,9 @@
 
 import os
 import signal
-<<<<<<< HEAD
 import subprocess
 import sys
-=======
 from types import SimpleNamespace
->>>>>>> r1
 
 import pytest
 
@@ -56,7 +53,6 @@ def test_afterwards_each_signal_means_what_it_meant_and_what_was_ignored_was_not
         signal.signal(signal.SIGHUP, before)
 
 
-<<<<<<< HEAD
 IN_NO_SESSION_OF_ITS_OWN = "from celery_gpulease.programs.group import _is_in_foreground; print(_is_in_foreground())"
 
 
@@ -70,7 +66,8 @@ def test_a_terminal_of_another_session_is_not_ours_to_give():
     os.close(main)
     os.close(terminal)
     assert ended.stdout.strip() == "False"
-=======
+
+
 def test_a_command_is_shown_in_one_line_that_does_nothing_to_a_terminal():
     assert as_shown("run: sh -c '\x1b]0;title\x07 é\n  b'") == "run: sh -c '?]0;title? é b'"
     assert as_shown("x" * 999) == "x" * 200
@@ -82,4 +79,3 @@ def test_what_ends_the_waiting_again_and_again_ends_it_as_once(monkeypatch):
 
     monkeypatch.setattr(running, "Waiter", lambda *_: SimpleNamespace(wait=stop, leave=stop))
     assert running.run(None, ["true"], "default", 0, None) == 128 + signal.SIGTERM
->>>>>>> r1
