@@ -29,9 +29,6 @@ STYLES: Final = {
     "FOUND": "bold red",
 }
 
-#: Columns that are never broken: what they show is copied into other commands.
-WHOLE: Final = frozenset({"TASK", "GPU"})
-
 
 class Rich:
     """A terminal.
@@ -60,7 +57,7 @@ def rendered(part: Table | str) -> RenderableType:
         return Text(part)
     shown = table.Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for head in part.heads:
-        shown.add_column(head, overflow="fold", no_wrap=head in WHOLE)
+        shown.add_column(head, overflow="fold")
     for line in part.lines():
         shown.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in line))
     return shown
