@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +38,7 @@ class Process:
     """A process, all that it started, and what they said."""
 
     def __init__(self, name: str, command: tuple[str, ...], folder: Path, cwd: Path, env: Mapping[str, str]) -> None:
+        self.command = command
         self.name, self._out, self._err = name, folder / f"{name}.out", folder / f"{name}.err"
         held, self._lifeline = os.pipe()
         with self._out.open("ab") as out, self._err.open("ab") as err, os.fdopen(held, "rb") as lifeline:
@@ -147,6 +149,15 @@ class Processes:
         process = self.start(*command, **more)
         assert process.wait(seconds) == 0, repr(process)
         return process
+
+    def tell(self) -> str:
+        """What is known of each process that still runs: its state, and where its threads are, as a worker tells it."""
+        living = [one for one in self._started if one.exit_code is None]
+        for one in living:
+            if "worker" in one.command:
+                os.kill(one.pid, signal.SIGUSR1)
+        time.sleep(1)  # a test has failed already: nothing depends on it
+        return "\n".join(f"{one.name} is {psutil.Process(one.pid).status()}: {one.log[-20000:]}" for one in living)
 
     def close(self) -> None:
         """Ends all of them, the last started first."""

@@ -133,7 +133,9 @@ class World:
         try:
             return wait_until(probe, seconds, "a task")
         except AssertionError:
-            raise AssertionError(f"Waited {seconds:g} s in vain: {self.story(task)}") from None
+            closed = {key: self.client.hgetall(key) for key in self.client.scan_iter("gpu:closed:*")}
+            told = f"{self.story(task)}\n{sorted(self.client.scan_iter('gpu:*'))} {closed}\n{self.processes.tell()}"
+            raise AssertionError(f"Waited {seconds:g} s in vain: {told}") from None
 
     def state(self, task: str) -> str:
         """Its state in the result backend."""
