@@ -4,7 +4,7 @@
 -- Returns: {number promoted, number expired}
 -- include: dispatch
 local seed = unpack(ARGV)
-local MOST_DUE, MOST_EXPIRED = 8, 4 -- each may give away as many GPUs as a dispatch does
+local MOST_DUE, MOST_EXPIRED = 4, 4 -- each may give away as many GPUs as a dispatch does
 
 local expired = redis.call('ZRANGEBYSCORE', EXPIRING, '-inf', NOW, 'LIMIT', 0, MOST_EXPIRED)
 for _, ticket in ipairs(expired) do

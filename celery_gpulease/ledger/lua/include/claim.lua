@@ -1,7 +1,9 @@
 -- include: gpu ticket message
 -- CLAIM and ROUTE: the lease of a free GPU for whoever is first in its lines. `seed` makes the tokens of this call
 -- unlike any other's.
-local EXPIRED_PER_CALL, VANISHED_PER_CALL = 16, 16
+--
+-- A call takes so many that cannot be claimed out of their lines, however many GPUs it looks at; the next takes more.
+local expired_left, vanished_left = 16, 16
 
 local function next_fence(gpu)
   local fence = math.max((tonumber(redis.call('GET', key('fence', gpu))) or 0) + 1, NOW)
@@ -60,28 +62,36 @@ local function drop_vanished(ticket, line, gpu)
   has_vanished(ticket)
 end
 
+local function has_expired(expires_ms)
+  return expires_ms ~= 0 and expires_ms <= NOW
+end
+
 -- The first ticket that has not expired and what a claim must know of it, or nil. What has expired goes to its end.
 local function first_in_line(gpu, only_programs)
   for _, lines in ipairs(lines_of(gpu, only_programs)) do
-    for _ = 1, EXPIRED_PER_CALL do
-      local ticket, line = first_of(lines[1], lines[2])
-      if not ticket then
-        break
-      end
+    local ticket, line = first_of(lines[1], lines[2])
+    while ticket do
       local t = redis.call('HMGET', key('ticket', ticket), 'expires_ms', 'pool', 'pin', 'deliveries', 'task_id')
       local expires_ms = t[2] and tonumber(t[1])
-      if expires_ms == 0 or (expires_ms and expires_ms > NOW) then
+      if expires_ms and not has_expired(expires_ms) then
         task_ids[ticket] = t[5]
         if not is_program(t[3]) or is_waited_for(ticket) then
           return ticket, t
         end
-        forget_program(ticket)
-      elseif expires_ms then
+      end
+      if expired_left == 0 then
+        break
+      end
+      expired_left = expired_left - 1
+      if not expires_ms then
+        drop_vanished(ticket, line, gpu)
+      elseif has_expired(expires_ms) then
         take_out(ticket)
         mark_ending(ticket, 'expired')
       else
-        drop_vanished(ticket, line, gpu)
+        forget_program(ticket)
       end
+      ticket, line = first_of(lines[1], lines[2])
     end
   end
   return nil
@@ -117,12 +127,15 @@ end
 
 -- Whose GPU it now is, or nil: nobody waits.
 local function claim_first(gpu, seed, only_programs)
-  for _ = 1, VANISHED_PER_CALL do
-    local ticket, t = first_in_line(gpu, only_programs)
-    if not ticket or claim_for(ticket, t, gpu, seed) then
-      return ticket
+  local ticket, t = first_in_line(gpu, only_programs)
+  while ticket and not claim_for(ticket, t, gpu, seed) do
+    if vanished_left == 0 then
+      return nil
     end
+    vanished_left = vanished_left - 1
+    ticket, t = first_in_line(gpu, only_programs)
   end
+  return ticket
 end
 
 -- A program needs no worker: it may have a free GPU of its host that nobody serves, unless that one is drained, something
