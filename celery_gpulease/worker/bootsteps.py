@@ -99,7 +99,10 @@ class GPUStep(bootsteps.StartStopStep):
             self._flags_trouble = switch_on(installed.ledger)
             join(self.gpu_worker)
         except GPULeaseError as error:
-            raise WorkerRefused(f"{type(error).__name__}: {error}") from error
+            reason = f"{type(error).__name__}: {error}"
+            if worker.logfile:  # in the background (`celery multi`) nobody sees what the command prints
+                logger.critical(reason)
+            raise WorkerRefused(reason) from error
         gpu_workers.set_current(self.gpu_worker)
         signals.connect()
         track_starts(worker.app, installed.settings)

@@ -70,11 +70,17 @@ def multi(world):
 
 
 def test_it_would_start_a_worker_for_each_gpu_under_its_own_name(multi):
-    commands = [set(line.split()) for line in multi.run("show").splitlines()]
-    assert [{f"--gpu={gpu}", "-n", f"gpu{gpu}@{HOST}", "--detach"} <= command for gpu, command in enumerate(commands)] == [
-        True,
-        True,
-    ]
+    for gpu, command in enumerate(multi.run("show").splitlines()):
+        assert {f"--gpu={gpu}", "-n", f"gpu{gpu}@{HOST}", "--detach"} <= set(command.split())
+    assert gpu == 1
+
+
+def test_a_worker_that_is_refused_says_why_in_its_log(world):
+    world.worker(0)
+    log = world.folder / "second.log"
+    command = ("celery", "-A", "proj", "worker", "--gpu", "0", "-n", "second@x", "--logfile", str(log))
+    assert world.processes.start(*command, name="second").wait() == 1
+    assert "GPUInUse: GPU node7:0 is in use by worker gpu0@node7" in log.read_text()
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ import signal
 import urllib.request
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -55,7 +56,6 @@ def environment(name, url):
 @pytest.mark.parametrize("name", [name for name in MANIFESTS if name[0] not in CUSTOM], ids="/".join)
 @pytest.mark.parametrize("version", ["1.30", "1.34"])
 def test_each_fits_the_schema_of_its_kind(name, version):
-    kubernetes_validate = pytest.importorskip("kubernetes_validate")
     kubernetes_validate.validate(MANIFESTS[name], version, strict=True)
 
 
@@ -67,11 +67,12 @@ def test_what_others_define_has_what_they_demand(name):
 
 
 def test_whatever_one_names_of_another_exists():
-    labels = [one["spec"]["template"]["metadata"]["labels"] for one in WORKLOADS.values()]
+    pods = [one["spec"]["template"]["metadata"]["labels"] for one in WORKLOADS.values()]
+    services = [MANIFESTS["Service", "gpulease-exporter"]["metadata"]["labels"]]
     for (kind, name), one in MANIFESTS.items():
         selector = one["spec"].get("selector", {})
         wanted = selector.get("matchLabels", selector)
-        among = [MANIFESTS["Service", "gpulease-exporter"]["metadata"]["labels"]] if kind == "ServiceMonitor" else labels
+        among = services if kind == "ServiceMonitor" else pods
         assert not wanted or any(wanted.items() <= have.items() for have in among), name
         if service := one["spec"].get("serviceName"):
             assert ("Service", service) in MANIFESTS
@@ -148,6 +149,10 @@ def answers(folder, series, expected):
 def test_no_answer_is_no_zero(tmp_path):
     assert answers(tmp_path, {"gpulease_up": 0}, None)
     assert TRIGGER["metadata"]["ignoreNullValues"] == "false"
+
+
+def test_its_metadata_is_text_as_keda_wants_it():
+    assert [one for one in TRIGGER["metadata"].values() if not isinstance(one, str)] == []
 
 
 def series_of(port):
