@@ -65,7 +65,10 @@ class GPUStep(bootsteps.StartStopStep):
         try:
             self._join(worker)
         except GPULeaseError as error:
-            raise WorkerRefused(f"{type(error).__name__}: {error}") from error
+            reason = f"{type(error).__name__}: {error}"
+            if worker.logfile:  # in the background (`celery multi`) nobody sees what the command prints
+                logger.critical(reason)
+            raise WorkerRefused(reason) from error
         app, device = worker.app, self.gpu_worker.device
         gpu_workers.set_current(self.gpu_worker)
         signals.connect()
