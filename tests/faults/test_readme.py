@@ -12,7 +12,6 @@ from urllib.error import URLError
 
 import pytest
 import redis
-from celery import Celery
 
 from celery_gpulease.embedded import EmbeddedServer, free_port, is_free
 from tests.faults.reader import here, in_general, reader
@@ -25,15 +24,22 @@ VENV = ["python3 -m venv .venv", ". .venv/bin/activate", "pip install '.[demo]'"
 
 
 @pytest.fixture
-def me(own_server, tmp_path):
+def server(server_binary):
+    """A server that keeps what it has: else `doctor` would say so."""
+    with EmbeddedServer("--appendonly", "yes", binary=server_binary) as started:
+        yield started
+
+
+@pytest.fixture
+def me(server, tmp_path):
     """Somebody who reads README, and has a server."""
-    with reader(tmp_path, own_server.port) as person:
+    with reader(tmp_path, server.port) as person:
         yield person
 
 
 @pytest.fixture
-def client(own_server):
-    with redis.Redis.from_url(own_server.url, decode_responses=True) as connected:
+def client(server):
+    with redis.Redis.from_url(server.url, decode_responses=True) as connected:
         yield connected
 
 
@@ -169,20 +175,17 @@ def train(config): ...
 ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 
 
-def test_what_an_operator_is_shown_looks_as_it_says(server_binary, tmp_path):
-    with EmbeddedServer("--appendonly", "yes", binary=server_binary) as server, reader(tmp_path, server.port) as me:
-        me.save("proj.py", OPERATED)
-        app = Celery("sender", broker=server.url, backend=server.url, set_as_current=False)
-        died = a_night(me, app)
-        for block in blocks_of("Operating"):
-            ((command, shown),) = block.dialogue
-            process = me.start(ID.sub(died, command))
-            assert process.wait() == ("doctor" in command), repr(process)
-            assert in_general(process.output) == in_general(shown), f"README's block says:\n{shown}\n{process.output}"
-        app.close()
+def test_what_an_operator_is_shown_looks_as_it_says(me):
+    me.save("proj.py", OPERATED)
+    died = a_night(me)
+    for block in blocks_of("Operating"):
+        ((command, shown),) = block.dialogue
+        process = me.start(ID.sub(died, command))
+        assert process.wait() == ("doctor" in command), repr(process)
+        assert in_general(process.output) == in_general(shown), f"README's block says:\n{shown}\n{process.output}"
 
 
-def a_night(me, app):
+def a_night(me):
     """Two GPUs, one job on each, one behind them, one whose pool nobody serves; the second worker is killed."""
 
     def send(name, argument, pool):
@@ -232,8 +235,17 @@ WORK = """
 """
 RENDERED = '\n    return f"{scene} is rendered"\n'
 SEND = "import sys; from proj import render; [render.delay(scene) for scene in sys.argv[1:]]"
-CHAIN = "import sys, celery; from proj import render; celery.chain(map(render.si, sys.argv[1:])).delay()"
-HEADING = "Moving from a shared queue, and back"
+#: The first two are a chain.
+CHAIN = """
+import sys
+from celery import chain
+from proj import render
+
+first, second, *others = map(render.si, sys.argv[1:])
+chain(first, second).delay()
+for other in others:
+    other.delay()
+"""
 
 
 class Move:
@@ -283,7 +295,7 @@ class Move:
 
 
 def test_a_project_moves_from_a_shared_queue_and_back_without_losing_a_task(me, client):
-    before, old, after, *there, shared, back, last, end = blocks_of(HEADING)
+    before, old, after, *there, shared, back, last, end = blocks_of("Moving from a shared queue, and back")
     move = Move(me, client)
     move.save("old", before)
     move.save("new", after)
@@ -310,9 +322,8 @@ def moves(me, move, old, blocks):
     move.send("new", "e", "f")
     assert (move.ran("e"), move.ran("f")) == ("1 by new", "1 by new")
 
-    move.send("old", "gate-chain", "chained", code=CHAIN)
+    move.send("old", "gate-chain", "chained", "g", "h", code=CHAIN)
     assert move.ran("gate-chain") == "0 by old"
-    move.send("old", "g", "h")
     zero = move.replace(old[0], other.lines, "old", "new", "gate-chain")
     bridge = me.type(rest.lines[0], "new")
     assert all("by new" in move.ran(scene) for scene in ("g", "h", "chained"))
@@ -360,12 +371,12 @@ def test_the_test_that_it_shows_is_one(world):
     test(world)
 
 
-def test_one_test_runs_by_hand(tmp_path):
+def test_one_test_runs_by_hand():
     _, by_hand = blocks_of("Contributing")
+    whole_file, one_test = by_hand.commands
+    assert one_test[: len(whole_file)] == whole_file
+    assert whole_file[0] == ".venv/bin/python"
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    for program, *arguments in by_hand.commands:
-        assert program == ".venv/bin/python"
-        done = subprocess.run(
-            [sys.executable, *arguments, "-p", "no:cacheprovider"], cwd=ROOT, env=env, capture_output=True, check=False
-        )
-        assert done.returncode == 0, done.stdout
+    command = [sys.executable, *one_test[1:], "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -15,6 +15,7 @@ from celery import Celery
 
 from celery_gpulease.operate import measures as exporters
 from celery_gpulease.operate.cli import gpulease
+from celery_gpulease.sending.router import ROUTED_POOL
 from celery_gpulease.settings import PREFIX, read_settings
 from celery_gpulease.tally import Measure
 from celery_gpulease.worker import measures as workers
@@ -58,7 +59,8 @@ def place(block: Block) -> tuple[str, str]:
 
 
 def test_every_block_is_run_by_a_test():
-    forgotten = {named(block) for block in BLOCKS if place(block) not in asked_for()}
+    asked = asked_for()
+    forgotten = {named(block) for block in BLOCKS if place(block) not in asked}
     assert not forgotten, "a test must run these: tests/pages.py says how it gets them"
 
 
@@ -88,8 +90,8 @@ def test_a_sender_by_name_holds_what_its_router_names():
     (sender,) = blocks_of("Senders by name")
     names = {"__name__": "readme"}
     exec(compile(sender.text, README, "exec"), names)
-    route = names["sender"].amqp.router.route({}, "render.scene")
-    assert route["pool"] == "a100"
+    (router,) = names["sender"].conf.task_routes
+    assert router("render.scene") == {ROUTED_POOL: "a100"}
     assert names["sender"].gpulease.settings.redis_url == URL
 
 
@@ -229,7 +231,7 @@ def test_no_table_is_broken():
 def test_every_section_that_it_must_have_is_there():
     headings = anchors(TEXT)
     assert {
-        *("quick-start", "how-it-works", "when-a-plain-queue-is-enough", "settings", "guarantees", "operating"),
+        *("quick-start", "how-it-works", "when-not-to-use-it", "settings", "guarantees", "operating"),
         *("choosing-the-ttl", "moving-from-a-shared-queue-and-back", "words", "development", "contributing", "changes"),
     } <= headings
     assert blocks_in(README)[0].section == "celery_gpulease", "the first screen says how to try it"
