@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 
 PLACE = Path(__file__).with_suffix(".svg")
-WIDTH, HEIGHT = 1000, 540
+WIDTH, HEIGHT = 1050, 540
 LINE_HEIGHT = 19
 
 STYLE = """
@@ -93,28 +93,28 @@ def ledger() -> list[str]:
 def workers() -> list[str]:
     """On the right: who has the GPUs."""
     return [
-        box("box", 800, 252, 184, 116),
-        words("code", 814, 280, "worker --gpu 0"),
-        words("small", 814, 306, "one task at a time;", "CUDA_VISIBLE_DEVICES", "shows it this GPU only"),
-        arrow(642, 298, 798, 298),
-        words("step middle", 720, 271, "3 ROUTE"),
-        words("small middle", 720, 289, "queue gpu.node7:0"),
-        arrow(800, 328, 644, 328),
-        words("step middle", 720, 321, "4 START  5 RENEW"),
-        arrow(800, 356, 644, 356),
-        words("step middle", 720, 349, "6 RELEASE"),
-        box("box", 800, 384, 184, 68),
-        words("code", 814, 412, "worker --gpu 1"),
-        words("small", 814, 436, "listens to its lease key"),
-        arrow(642, 418, 798, 418, "arrow event"),
-        words("small middle", 720, 410, "the key vanished"),
+        box("box", 850, 252, 184, 116),
+        words("code", 864, 280, "worker --gpu 0"),
+        words("small", 864, 306, "one task at a time;", "CUDA_VISIBLE_DEVICES", "shows it this GPU only"),
+        arrow(642, 298, 848, 298),
+        words("step middle", 755, 271, "3 ROUTE"),
+        words("small middle", 755, 289, "queue gpu.node7:0"),
+        arrow(850, 328, 644, 328),
+        words("step middle", 755, 321, "4 START · 5 RENEW"),
+        arrow(850, 356, 644, 356),
+        words("step middle", 755, 349, "6 RELEASE"),
+        box("box", 850, 384, 184, 68),
+        words("code", 864, 412, "worker --gpu 1"),
+        words("small", 864, 436, "listens to its lease key"),
+        arrow(642, 418, 848, 418, "arrow event"),
+        words("small middle", 755, 410, "the key vanished"),
     ]
 
 
 def reconciler() -> list[str]:
     """Below: who looks whether all of it is true."""
     return [
-        box("box", 300, 488, 684, 36),
+        box("box", 300, 488, 734, 36),
         words("step", 318, 511, "RECONCILE"),
         words("small", 412, 511, "every 30 s: what Redis says against what the workers report; Redis is corrected"),
     ]
@@ -122,7 +122,7 @@ def reconciler() -> list[str]:
 
 def picture() -> str:
     """The whole SVG."""
-    parts = [box("page", 0, 0, WIDTH, HEIGHT), *senders(), *ledger(), *workers(), *reconciler()]
+    parts = [box("page", 0, 0, WIDTH, HEIGHT), *ledger(), *senders(), *workers(), *reconciler()]
     head = '<marker id="head" markerWidth="9" markerHeight="9" refX="7" refY="3.5" orient="auto">'
     return "\n".join(
         [
