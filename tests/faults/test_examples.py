@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import re
-import shlex
 import shutil
 import signal
 import sys
@@ -21,16 +20,11 @@ from celery import Celery
 from celery_gpulease import GPULease, LeaseLost
 from celery_gpulease.embedded import EmbeddedServer
 from tests.faults.world import SOON, kill
+from tests.pages import commands_of
 from tests.processes import Processes
 from tests.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-def commands_of(example: str) -> list[list[tuple[str, ...]]]:
-    """The commands of its README, block by block."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", (EXAMPLES / example / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-    return [[tuple(shlex.split(line)) for line in block.splitlines()] for block in blocks]
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from celery_gpulease.operate import measures
 from celery_gpulease.tally import Measure
 from celery_gpulease.worker import measures as worker_measures
 from tests.faults.world import SOON
+from tests.pages import blocks_of, commands_of
 from tests.waiting import wait_until
 
 FOLDER = Path(__file__).parents[2] / "examples" / "monitoring"
@@ -73,6 +74,16 @@ def test_the_configuration_the_rules_and_their_tests_please_promtool():
     assert "1 rule files found" in promtool("check", "config", "prometheus.yml")
     assert f"{len(RULES)} rules found" in promtool("check", "rules", "alerts.yml")
     assert "SUCCESS" in promtool("test", "rules", "alerts_test.yml")
+
+
+def test_its_readme_names_commands_that_do():
+    ((exporter,), (check, tests, prometheus)) = commands_of("monitoring")
+    (of_readme,) = blocks_of("Metrics")
+    assert exporter in of_readme.commands, "which is run there"
+    for name, *arguments in (check, tests):
+        assert name == "promtool"
+        assert "SUCCESS" in promtool(*arguments)
+    assert prometheus == ("prometheus", "--config.file=prometheus.yml"), "started below, at another port"
 
 
 def test_each_alert_is_tried_out():

@@ -1,53 +1,129 @@
-"""README promises what is true: its code, its settings, its commands."""
+"""README promises what is true: its code, its settings, its commands; and so do the other pages."""
 
 import ast
+import math
 import re
 import socket
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from celery import Celery
 
 from celery_gpulease.operate import measures as exporters
 from celery_gpulease.operate.cli import gpulease
+from celery_gpulease.sending.router import ROUTED_POOL
 from celery_gpulease.settings import PREFIX, read_settings
 from celery_gpulease.tally import Measure
 from celery_gpulease.worker import measures as workers
+from tests.pages import PAGES, README, ROOT, Block, all_blocks, blocks_in, blocks_of, read
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-MISSING = re.search(r"^## Not there yet\n(.*?)^## ", README, re.DOTALL | re.MULTILINE)[1]
-METRICS = re.search(r"^## Metrics\n(.*?)^## ", README, re.DOTALL | re.MULTILINE)[1]
-PROMISED = README.replace(MISSING, "")
+TEXT = read(README)
+METRICS = re.search(r"^## Metrics\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)[1]
+BLOCKS = all_blocks()
 
 URL = "redis://localhost:6379/0"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+def named(block: Block) -> str:
+    """For a test's name."""
+    return f"{block.page}: {block.section}"
+
+
+def of(*languages: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language in languages]
+
+
+# -- its code ----------------------------------------------------------------------------------------------------------
+
+
+def asked_for() -> set[tuple[str, str]]:
+    """The sections of README, and the examples, whose blocks some test asks for: it calls `blocks_of("…")`."""
+    found = set()
+    for path in ROOT.glob("tests/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+                name = node.args[0].value if isinstance(node.args[0], ast.Constant) else ""
+                found.add((node.func.id, name))
+    return found
+
+
+def place(block: Block) -> tuple[str, str]:
+    """As a test asks for it; else for nobody."""
+    if block.page == README:
+        return "blocks_of", block.section
+    return "commands_of", Path(block.page).parent.name if block.page.startswith("examples/") else block.page
+
+
+def test_every_block_is_run_by_a_test():
+    asked = asked_for()
+    forgotten = {named(block) for block in BLOCKS if place(block) not in asked}
+    assert not forgotten, "a test must run these: tests/pages.py says how it gets them"
+
+
+def test_every_block_is_of_a_kind_that_is_run():
+    assert {block.language for block in BLOCKS} <= {"python", "sh", "console", "acl"}
+    for path in PAGES:
+        odd = re.findall(r"^(?: +```|~~~|<pre|    \S).*", without_blocks(path.read_text()), re.MULTILINE)
+        assert not odd, f"{path.name}: code in another form than between ``` at the margin is seen by no test"
+
+
+def without_blocks(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("block", of("python"), ids=named)
+def test_its_code_compiles(block):
+    compile(block.text, block.page, "exec")
+
+
+@pytest.mark.parametrize("block", of("sh"), ids=named)
+def test_its_commands_are_those_of_a_shell(block):
+    done = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_sender_by_name_holds_what_its_router_names():
+    (sender,) = blocks_of("Senders by name")
+    names = {"__name__": "readme"}
+    exec(compile(sender.text, README, "exec"), names)
+    (router,) = names["sender"].conf.task_routes
+    assert router("render.scene") == {ROUTED_POOL: "a100"}
+    assert names["sender"].gpulease.settings.redis_url == URL
+
+
+def test_the_targets_and_variables_of_make_that_it_names_exist():
+    makefile = read("Makefile")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    (try_it, _), (targets_of_tests,) = blocks_of("celery_gpulease"), blocks_of("Development")
+    in_blocks = [*try_it.commands, *targets_of_tests.commands]
+    assert {command[0] for command in in_blocks} == {"make"}
+    inline = re.findall(r"\bmake ([a-z-]+)", " ".join(re.findall(r"`([^`]*)`", "".join(map(read, map(str, PAGES))))))
+    assert {"demo", "test"} <= {command[1] for command in in_blocks} | set(inline) <= targets
+    for variable in re.findall(r"\b([A-Z]+)=\w", targets_of_tests.text):
+        assert f"$({variable})" in makefile or f"$(or $({variable})" in makefile or f"$(if $({variable})" in makefile
+
+
+def test_the_extras_that_it_installs_exist():
+    there = set(re.findall(r"^(\w+) = \[$", read("pyproject.toml"), re.MULTILINE))
+    installed = set(re.findall(r"pip install '(?:\.|celery-gpulease)\[(\w+)\]'", "".join(map(read, map(str, PAGES)))))
+    assert {"demo", "nvml", "prometheus"} <= installed <= there
+
+
+# -- its tables --------------------------------------------------------------------------------------------------------
 
 
 def settings_table() -> dict[str, str]:
-    return dict(re.findall(rf"^\| `({PREFIX}\w+)` \| (.*?) \| ", README, re.MULTILINE))
+    return dict(re.findall(rf"^\| `({PREFIX}\w+)` \| (.*?) \| ", TEXT, re.MULTILINE))
 
 
 def meant_by(default: str) -> object:
     """The value that a cell of the column `default` stands for."""
     words = {"the broker's": URL, "ttl / 3": 10.0, "the host's name": socket.gethostname()}
     return words[default] if default in words else ast.literal_eval(default.strip("`"))
-
-
-@pytest.mark.parametrize("code", blocks("python"))
-def test_its_code_compiles(code):
-    compile(code, "README.md", "exec")
-
-
-@pytest.mark.parametrize("code", [one for one in blocks("python") if "import " in one and "from proj " not in one])
-def test_its_self_contained_code_runs(code):
-    names = {"__name__": "readme"}
-    exec(compile(code, "README.md", "exec"), names)
-    assert any(isinstance(value, Celery) for value in names.values())
 
 
 def test_its_settings_are_those_that_exist_with_their_defaults(monkeypatch):
@@ -62,37 +138,100 @@ def test_its_settings_are_those_that_exist_with_their_defaults(monkeypatch):
 CONTROL_COMMANDS = {"gpulease_drain", "gpulease_undrain"}
 
 
+def measured() -> set[str]:
+    return {one.name for table in (exporters, workers) for one in vars(table).values() if isinstance(one, Measure)}
+
+
 def test_its_metrics_are_those_that_exist():
-    real = {one.name for table in (exporters, workers) for one in vars(table).values() if isinstance(one, Measure)}
     settings = {"gpulease_metrics_port"}
-    assert set(re.findall(r"\bgpulease_\w+", METRICS)) - settings == real
+    assert set(re.findall(r"\bgpulease_\w+", METRICS)) - settings == measured()
 
 
 def test_it_names_no_setting_that_does_not_exist():
-    named = set(re.findall(rf"\b{PREFIX}[a-z_]+\b", README.replace(METRICS, ""))) - CONTROL_COMMANDS
-    assert named <= settings_table().keys()
+    for page in map(str, PAGES):
+        words = set(re.findall(rf"\b{PREFIX}[a-z_]+\b", read(page))) - CONTROL_COMMANDS - measured()
+        assert words <= settings_table().keys(), page
 
 
-def test_the_targets_that_it_names_exist():
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {
-        name
-        for text in re.findall(r"`([^`]*)`", README) + blocks("sh")
-        for name in re.findall(r"\bmake ([a-z-]+)", text)
-    }
-    assert {"demo", "test"} <= named <= targets
+def test_the_commands_that_it_promises_exist():
+    for page in map(str, PAGES):
+        assert set(re.findall(r"\bgpulease ([a-z]+)\b", read(page))) <= gpulease.commands.keys(), page
 
 
-def test_the_commands_that_it_promises_exist_and_the_missing_ones_do_not():
-    promised = set(re.findall(r"\bgpulease ([a-z]+)\b", PROMISED))
-    assert promised <= gpulease.commands.keys(), "named as available, and not registered"
-    missing = "".join(re.findall(r"^- Commands: (.*?);", MISSING, re.MULTILINE))
-    assert not set(re.findall(r"`([a-z]+)", missing)) & gpulease.commands.keys(), "there by now: move it to its table"
+def row(cells: str) -> list[str]:
+    return [cell.strip() for cell in cells.strip("|").split("|")]
 
 
-def test_its_links_lead_somewhere():
-    headings = {
-        re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in re.findall(r"^#+ (.*)", README, re.MULTILINE)
-    }
-    for target in re.findall(r"\]\(([^)]+)\)", README):
-        assert target[1:] in headings if target.startswith("#") else (ROOT / target).exists(), target
+def seconds(text: str) -> float:
+    """A time in a cell, such as 5.4 min."""
+    number, unit = text.split()
+    return float(number) * {"s": 1, "min": 60, "h": 3600}[unit]
+
+
+def test_what_a_death_costs_is_reckoned_right():
+    head, _, *rows = re.search(r"^\| jobs \| R \|.*?\n\n", TEXT, re.DOTALL | re.MULTILINE)[0].strip().splitlines()
+    ttls = [float(re.search(r"\d+", cell)[0]) for cell in row(head)[2:]]
+    assert len(rows) == 5
+    for jobs, lost, *losses in map(row, rows):
+        for ttl, cell in zip(ttls, losses, strict=True):
+            total, part = cell.split(", ")
+            wait = 5 / 6 * ttl
+            unit = {"s": 1, "min": 60, "h": 3600}[total.split()[1]]
+            digits = len(total.split()[0].partition(".")[2])
+            exact = seconds(lost) + wait
+            assert abs(seconds(total) - exact) <= unit * 0.51 * 10**-digits, jobs
+            assert part == f"{100 * wait / exact:.0f} %", jobs
+    assert "| 128 min |" in TEXT
+    assert round(10 / 2 * math.exp(1.8**2)) == 128, "the mean of L² is that of L, squared, by exp(sigma²)"
+
+
+# -- its links and pictures --------------------------------------------------------------------------------------------
+
+
+def anchors(text: str) -> set[str]:
+    headings = re.findall(r"^#+ (.*)", without_blocks(text), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_its_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        name, _, anchor = target.partition("#")
+        other = (page.parent / name) if name else page
+        assert other.exists(), target
+        assert not anchor or anchor in anchors(other.read_text()), target
+
+
+def test_each_page_is_linked_from_readme_or_from_one_that_is():
+    linked = {README}
+    for page in [README, "docs/celery.md", "docs/guarantees.md"]:
+        linked |= {target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", read(page))}
+    assert {str(path.relative_to(ROOT)) for path in PAGES} <= linked
+
+
+def test_its_picture_is_what_its_script_draws(tmp_path):
+    drawing = ROOT / "docs" / "journey.py"
+    (tmp_path / "journey.py").write_text(drawing.read_text())
+    subprocess.run([sys.executable, "journey.py"], cwd=tmp_path, check=True)
+    picture = (ROOT / "docs" / "journey.svg").read_text()
+    assert (tmp_path / "journey.svg").read_text() == picture, "run: python docs/journey.py"
+    words = " ".join(ET.fromstring(picture).itertext())
+    steps = re.findall(r"^(\d)\. \*\*([A-Z]+)\.?\*\*", TEXT, re.MULTILINE)
+    assert len(steps) == 7
+    assert all(f"{number} {name}" in words for number, name in steps), "the steps below it are its own"
+
+
+def test_no_table_is_broken():
+    for path in PAGES:
+        for table in re.findall(r"(?:^\|.*\n)+", path.read_text(), re.MULTILINE):
+            columns = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
+            assert len(columns) == 1, table.splitlines()[0]
+
+
+def test_every_section_that_it_must_have_is_there():
+    headings = anchors(TEXT)
+    assert {
+        *("quick-start", "how-it-works", "when-not-to-use-it", "settings", "guarantees", "operating"),
+        *("choosing-the-ttl", "moving-from-a-shared-queue-and-back", "words", "development", "contributing", "changes"),
+    } <= headings
+    assert blocks_in(README)[0].section == "celery_gpulease", "the first screen says how to try it"

