@@ -10,6 +10,7 @@ import pytest
 
 from celery_gpulease.worker.processes import is_gone
 from tests.faults.world import HOST, LONG, SOON
+from tests.pages import commands_of
 from tests.waiting import wait_until
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "celery_multi" / "workers"
@@ -67,6 +68,12 @@ def multi(world):
     multi = Multi(world)
     yield multi
     multi.end()
+
+
+def test_its_readme_says_what_is_run_here():
+    assert commands_of("celery_multi") == [
+        [("GPUS=0 1", "./workers", word) for word in ("start", "restart", "stopwait")]
+    ]
 
 
 def test_it_would_start_a_worker_for_each_gpu_under_its_own_name(multi):

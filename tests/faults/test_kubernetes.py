@@ -13,6 +13,7 @@ import yaml
 from celery_gpulease.embedded import EmbeddedServer, free_port
 from tests.faults.test_monitoring import names_in, promtool
 from tests.faults.world import SOON
+from tests.pages import commands_of
 from tests.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -64,6 +65,17 @@ def test_what_others_define_has_what_they_demand(name):
     version, needed = CUSTOM[name[0]]
     assert MANIFESTS[name]["apiVersion"] == version
     assert needed <= MANIFESTS[name]["spec"].keys()
+
+
+def test_its_readme_names_what_is_there():
+    ((secret, *applied, look),) = commands_of("kubernetes")
+    assert secret[:5] == ("kubectl", "create", "secret", "generic", "gpulease")
+    assert secret[5].startswith("--from-literal=REDIS_URL=redis://redis:")
+    assert {word for line in applied for word in line[2:] if word != "-f"} == {
+        path.name for path in FOLDER.glob("*.yaml")
+    }
+    assert ("Deployment", look[2].removeprefix("deploy/")) in MANIFESTS
+    assert ("Service", "redis") in MANIFESTS
 
 
 def test_whatever_one_names_of_another_exists():

@@ -13,6 +13,7 @@ import pytest
 
 from celery_gpulease.embedded import free_port
 from tests.faults.world import HOST, SOON
+from tests.pages import commands_of
 from tests.waiting import wait_until
 
 FOLDER = Path(__file__).parents[2] / "examples" / "systemd"
@@ -93,6 +94,22 @@ def test_its_environment_is_what_the_project_and_the_units_read():
     assert names == set(re.findall(r'environ\.get\("(\w+)"', project))
 
 
+def test_its_readme_names_files_units_and_settings_that_are_there():
+    once, daily, hurried = commands_of("systemd")
+    files = {
+        word for line in once if line[0] in ("install", "cp") for word in line[1:] if re.match(r"gpulease\S*\.", word)
+    }
+    assert files == {path.name for path in FOLDER.iterdir()} - {"README.md"}
+    for command in (*once, *daily):
+        for word in (
+            re.findall(r"gpulease[-@.]\S+", " ".join(command[1:])) if command[0] in ("systemctl", "journalctl") else ()
+        ):
+            unit = re.sub(r"@.*", "@", word)
+            assert unit in UNITS or f"{unit}.service" in UNITS, command
+    unit = settings("gpulease@.service")
+    assert [words[0].partition("=")[0] in unit for words in hurried] == [False, True, True]
+
+
 def stop_signal():
     """The one that systemd sends, to main alone."""
     assert setting("KillMode", "gpulease@.service") == "mixed"
@@ -126,9 +143,11 @@ def test_whoever_is_in_a_hurry_sends_the_job_back_to_its_place_uncounted(world):
     worker, task, waiting = start(world)
     worker.send(stop_signal())
     wait_until(lambda: "Warm shutdown" in worker.output, SOON, "the stop to be heard")
-    (kill,) = re.findall(r"^systemctl kill (.*)$", (FOLDER / "README.md").read_text(), re.MULTILINE)
-    assert kill.split()[0] == "--kill-whom=main"
-    worker.send(signal.Signals[f"SIG{kill.split()[2]}"])
+    ((whom, name),) = [
+        (words[2], words[4]) for words in commands_of("systemd")[1] if words[:2] == ("systemctl", "kill")
+    ]
+    assert whom == "--kill-whom=main"
+    worker.send(signal.Signals[f"SIG{name}"])
     worker.wait()
     (ticket,) = world.client.hkeys(f"gpu:task:{task}")
     assert world.client.hmget(f"gpu:ticket:{ticket}", "state", "deliveries") == ["pending", "0"]
