@@ -68,14 +68,27 @@ class WorkerRefused(click.ClickException):
 
 
 class GPUStep(bootsteps.StartStopStep):
-    """Serves one GPU, when the worker was started with `--gpu`."""
+    """Serves one GPU, when the worker was started with `--gpu`.
+
+    A test's worker (`celery_gpulease.testing`) serves a GPU that is not real: no device is looked for, and nothing
+    guards against a task that holds the GIL.
+    """
 
     label = "GPU"
     requires = ("celery.worker.components:Pool",)  # so that our threads start after the fork
     _inbox: Inbox | None = None  # there is none where the broker itself delivers what is routed
 
-    def __init__(self, worker: Any, gpu: str | None = None, gpu_pools: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        worker: Any,
+        gpu: str | None = None,
+        gpu_pools: str | None = None,
+        *,
+        gpu_is_real: bool = True,
+        **options: Any,
+    ) -> None:
         super().__init__(worker, **options)
+        self._is_real = gpu_is_real
         self.enabled = gpu is not None or gpu_pools is not None
         self._gpu, self._gpu_pools, self._options = gpu, gpu_pools, options
         self._has_left = Event()
@@ -91,7 +104,8 @@ class GPUStep(bootsteps.StartStopStep):
         try:
             refuse_options(worker, self._gpu, self._options)
             installed = installation(worker.app)
-            device = devices.find_device(str(self._gpu), installed.settings.host, found=found_devices())
+            found = found_devices() if self._is_real else None
+            device = devices.find_device(str(self._gpu), installed.settings.host, found=found)
             refuse_broker(worker.app, device)
             refuse_metrics(installed.settings, device)
             self.gpu_worker = GPUWorker(installed.ledger, device, parse_pools(self._gpu_pools), worker.hostname)
@@ -148,7 +162,8 @@ class GPUStep(bootsteps.StartStopStep):
         gpu_worker.on_open = self._listener.take_soon
         if not gpu_worker.ledger.is_broker:
             self._inbox = Inbox(gpu_worker.ledger, device.id, worker.consumer.receive_routed)
-        self._companion = Companion(gpu_worker) if isinstance(worker.pool, InMainPool) else None
+        has_companion = self._is_real and isinstance(worker.pool, InMainPool)
+        self._companion = Companion(gpu_worker) if has_companion else None
         self._watch = DeviceWatch(gpu_worker) if device.uuid else None
         always = (self._strays, self._teller, self._pace, self._heartbeat, self._neighbours)
         for thread in filter(None, (*always, self._companion, self._watch)):
