@@ -5,18 +5,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from celery_gpulease.exceptions import (
-    ConfigurationError,
-    GPUInUse,
-    GPULeaseError,
-    LeaseLost,
-    LedgerUnavailable,
-    TurnCancelled,
-    TurnTimeout,
-)
 from celery_gpulease.version import __version__
 
 if TYPE_CHECKING:
+    from celery_gpulease.exceptions import (
+        ConfigurationError,
+        GPUInUse,
+        GPULeaseError,
+        LeaseLost,
+        LedgerUnavailable,
+        TurnCancelled,
+        TurnTimeout,
+    )
     from celery_gpulease.extension import GPULease
     from celery_gpulease.programs.reserving import reserve
     from celery_gpulease.sending.router import GPURouter
@@ -37,8 +37,16 @@ __all__ = [
     "reserve",
 ]
 
-#: What needs Celery comes when it is asked for: the process beside main (worker/companion.py) works without.
+#: What needs Celery comes when it is asked for: the process beside main (worker/companion.py) works without it, and
+#: every run of pytest imports this package, where it is installed (testing/).
 _HOMES: Final = {
+    "ConfigurationError": "exceptions",
+    "GPUInUse": "exceptions",
+    "GPULeaseError": "exceptions",
+    "LeaseLost": "exceptions",
+    "LedgerUnavailable": "exceptions",
+    "TurnCancelled": "exceptions",
+    "TurnTimeout": "exceptions",
     "GPULease": "extension",
     "GPURouter": "sending.router",
     "GPUTask": "sending.task",

@@ -42,14 +42,27 @@ class WorkerRefused(click.ClickException):
 
 
 class GPUStep(bootsteps.StartStopStep):
-    """Serves one GPU, when the worker was started with `--gpu`."""
+    """Serves one GPU, when the worker was started with `--gpu`.
+
+    A test's worker (`celery_gpulease.testing`) serves a GPU that is not real: no device is looked for, and nothing
+    guards against a task that holds the GIL.
+    """
 
     label = "GPU"
     requires = ("celery.worker.components:Pool",)  # so that our threads start after the fork
     _service: Service
 
-    def __init__(self, worker: Any, gpu: str | None = None, gpu_pools: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        worker: Any,
+        gpu: str | None = None,
+        gpu_pools: str | None = None,
+        *,
+        gpu_is_real: bool = True,
+        **options: Any,
+    ) -> None:
         super().__init__(worker, **options)
+        self._is_real = gpu_is_real
         self.enabled = gpu is not None or gpu_pools is not None
         self._gpu, self._gpu_pools, self._options = gpu, gpu_pools, options
         self._has_left = Event()
@@ -89,7 +102,8 @@ class GPUStep(bootsteps.StartStopStep):
     def _join(self, worker: Any) -> None:
         refuse_options(worker, self._gpu, self._options)
         installed = installation(worker.app)
-        device = devices.find_device(str(self._gpu), installed.settings.host, found=found_devices())
+        found = found_devices() if self._is_real else None
+        device = devices.find_device(str(self._gpu), installed.settings.host, found=found)
         refuse_broker(worker.app, device)
         refuse_metrics(installed.settings, device)
         self.gpu_worker = GPUWorker(installed.ledger, device, parse_pools(self._gpu_pools), worker.hostname)
@@ -103,7 +117,7 @@ class GPUStep(bootsteps.StartStopStep):
         self._flags.say()
         say_of_eviction(self.gpu_worker.ledger)
         say_of_options(worker)
-        self._service = Service(worker, self.gpu_worker, self._flags)
+        self._service = Service(worker, self.gpu_worker, self._flags, is_guarded=self._is_real)
         self._service.start()
         close_at_once(worker, self._service.close)
         if isinstance(worker.pool, PreforkPool):

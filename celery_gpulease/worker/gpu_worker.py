@@ -246,7 +246,7 @@ class GPUWorker:
 current: GPUWorker | None = None
 
 
-def set_current(one: GPUWorker) -> None:
-    """This process serves a GPU from now on."""
+def set_current(one: GPUWorker | None) -> None:
+    """This process serves a GPU from now on, or none any more."""
     global current  # noqa: PLW0603
     current = one

@@ -44,13 +44,14 @@ class Service:
         worker: Celery's; its pool has forked.
         gpu_worker: What it answers for.
         flags: The server's notification flags, looked at again with each new connection.
+        is_guarded: Against a task that holds the GIL, where it runs in this process.
     """
 
     _inbox: Inbox | None = None  # there is none where the broker itself delivers what is routed
     _companion: Companion | None = None  # prefork's main process is never kept from its heartbeat
     _watch: DeviceWatch | None = None  # without NVML there is nothing to look at
 
-    def __init__(self, worker: Any, gpu_worker: GPUWorker, flags: Flags) -> None:
+    def __init__(self, worker: Any, gpu_worker: GPUWorker, flags: Flags, *, is_guarded: bool) -> None:
         self._gpu_worker, self._flags = gpu_worker, flags
         installed = installation(worker.app)
         self._end_writer = EndWriter(worker.app, gpu_worker.ledger)
@@ -62,7 +63,7 @@ class Service:
         self._listener = self._make_listener()
         if not gpu_worker.ledger.is_broker:
             self._inbox = Inbox(gpu_worker.ledger, gpu_worker.device.id, worker.consumer.receive_routed)
-        if isinstance(worker.pool, InMainPool):
+        if is_guarded and isinstance(worker.pool, InMainPool):
             self._companion = Companion(gpu_worker)
         if gpu_worker.device.uuid:
             self._watch = DeviceWatch(gpu_worker)

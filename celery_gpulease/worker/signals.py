@@ -31,6 +31,13 @@ def connect() -> None:
     signals.worker_process_init.connect(_worker_process_init, dispatch_uid="gpulease")
 
 
+def disconnect() -> None:
+    """Undoes that, where the process goes on without a worker: a test's."""
+    for signal in (signals.task_prerun, signals.task_postrun, signals.worker_process_init):
+        signal.disconnect(dispatch_uid="gpulease")
+    signals.task_prerun.disconnect(dispatch_uid="gpulease-held")
+
+
 def _worker_process_init(**_: Any) -> None:
     """A child of the pool has begun; in solo, which has none, nothing has."""
     if gpu_workers.current is not None and os.getpid() != gpu_workers.current.presence.pid:

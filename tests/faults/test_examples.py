@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ import redis
 from celery import Celery
 
 from celery_gpulease import GPULease, LeaseLost
-from celery_gpulease.embedded import EmbeddedServer
+from celery_gpulease.embedded import EmbeddedServer, free_port, is_free
 from tests.faults.world import SOON, kill
 from tests.pages import commands_of
 from tests.processes import Processes
@@ -221,6 +222,48 @@ def test_a_borrowed_gpu_is_renewed_and_what_went_to_another_is_left_alone(borrow
             gpu.check()
     assert own_client.get(LEASE) == "another"
     assert not gpu.take()
+
+
+# -- django ------------------------------------------------------------------------------------------------------------
+
+
+def as_curl(command: tuple[str, ...], port: int) -> str:
+    """What a web server answers to a command that a README gives to curl."""
+    assert command[0] == "curl"
+    data = command[command.index("-d") + 1].encode() if "-d" in command else None
+    url = command[-1].replace("localhost:8000", f"localhost:{port}")
+    with urllib.request.urlopen(url, data, timeout=SOON) as answer:
+        return answer.read().decode()
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("django"), reason="Django is not installed")
+def test_django_runs_as_its_readme_says(own_server, tmp_path):
+    (migrate,), (zero, one, serve), (*orders, look, status), _ = commands_of("django")
+    port = free_port()
+    with example("django", own_server, tmp_path) as (_, processes):
+        processes.run(*migrate)
+        for command in (zero, one):
+            processes.start(*command, name="worker").wait_for_log(" ready.")
+        processes.start(*serve, str(port), "--noreload", name="web", PYTHONUNBUFFERED="1")
+        wait_until(lambda: not is_free(port), SOON, "the web server")
+
+        for number, order in enumerate(orders, 1):
+            assert as_curl(order, port).count("\n") == number
+        films = wait_until(
+            lambda: found if "waits" not in (found := as_curl(look, port)) else None, SOON, "three films"
+        )
+        assert re.fullmatch(r"(?:[abc]\.blend: rendered on node7:[01]\n){3}", films)
+        assert {"node7:0", "node7:1"} == set(re.findall(r"node7:\d", films))
+        assert re.search(r"^node7:1 .* gpu1@node7 ", processes.run(*status).output, re.MULTILINE)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("pytest_django"), reason="pytest-django is not installed")
+@pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["one process", "two"])
+def test_djangos_own_tests_pass(more, own_server, tmp_path):
+    *_, (run,) = commands_of("django")
+    with example("django", own_server, tmp_path) as (_, processes):
+        told = processes.run(*run, *more).output
+    assert re.search(r"^=+ 5 passed\b", told, re.MULTILINE), told
 
 
 # -- pytorch -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Films that are ordered, and rendered on a GPU."""

@@ -1,0 +1,1 @@
+"""As `manage.py makemigrations` made them."""

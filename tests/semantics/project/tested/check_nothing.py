@@ -1,0 +1,5 @@
+"""A test that uses nothing of ours."""
+
+
+def test_nothing():
+    pass
