@@ -166,3 +166,9 @@ def test_a_mistake_of_ours_is_raised_as_it_is(world):
             world.ledger.promote()
     finally:
         world.client.delete(world.key("scheduled"))
+
+
+def test_a_journal_that_somebody_has_filled_to_its_last_number_begins_anew(world):
+    world.client.xadd("gpu:journal", {"what": "hello"}, id="18446744073709551615-18446744073709551615")
+    world.hold(ticket="one")
+    assert world.journal() == ["held"]
