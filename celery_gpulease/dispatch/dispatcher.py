@@ -34,6 +34,8 @@ class Dispatcher:
         is_running: Does this GPU's worker run a task now? Its lapsed lease is then regained, not reaped.
         on_ending: Called where an end is to be written outside Redis.
         alias: The other name of that GPU, where its id is a UUID.
+        program_fence: Of the last program that was heard of there. Redis may forget it, by an old snapshot, and offer
+            the GPU: it is held back then until the program has beaten.
     """
 
     ledger: Ledger
@@ -41,10 +43,17 @@ class Dispatcher:
     is_running: Callable[[], bool]
     on_ending: Callable[[], None]
     alias: str = ""
+    program_fence: int = 0
+
+    def recall(self) -> None:
+        """This worker was cut off: does Redis still know of the program that has the GPU?"""
+        self.program_fence = self.ledger.recall(self.gpu, self.program_fence) or 0
 
     def take(self) -> float | None:
         """Claims for the GPU, if it is free; seconds until the lease in its way ends, where it ends by itself."""
-        answer = self.ledger.claim(self.gpu)
+        answer = self.ledger.claim(self.gpu, self.program_fence)
+        if isinstance(answer, Closed) and answer.reason == "forgotten":
+            self.program_fence = 0  # held back once: whatever comes then has a greater fence
         if isinstance(answer, Closed) and answer.lease_ms >= 0 and not self.is_running():
             return answer.lease_ms / 1000 + TOUCH_AFTER
         return None

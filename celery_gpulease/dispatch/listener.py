@@ -24,6 +24,8 @@ logger = get_logger(__name__)
 
 #: The longest wait, so that a stop is noticed.
 LONGEST_WAIT: Final = 1.0
+#: Digits of a number that is no fence: those of a Lua number have fewer, and whatever stands there is somebody's.
+LONGEST_FENCE: Final = 16
 #: What wakes a listener, by the word that it hears; a word of anybody else's is none.
 SOURCES: Final = {
     "lease": "event",
@@ -86,6 +88,7 @@ class Listener(Loop):
         try:
             if not self._subscription.is_open:
                 self._resync()  # before the server takes this worker for alive, and its GPU for free
+                self._dispatcher.recall()
             self._answer(self._subscription.wait(self._seconds_to_wait()))
         except BaseException:
             self._subscription.close()  # the next turn subscribes again, and looks at everything
@@ -103,6 +106,9 @@ class Listener(Loop):
             self._on_wake(source)
         if word == "subscribed":
             self._resync()
+            self._dispatcher.recall()
+        if fence := _program(word or ""):
+            self._dispatcher.program_fence = fence
         if word in ("subscribed", "lease"):
             self._take()
         if word == "lease":
@@ -138,3 +144,9 @@ class Listener(Loop):
         if seconds is None or seconds >= self._pace:
             return Plan(time.monotonic() + self._pace, "heartbeat")
         return Plan(time.monotonic() + seconds, "deadline")
+
+
+def _program(word: str) -> int:
+    """The fence of the program that has started on this GPU; 0 where this word tells of none."""
+    kind, _, fence = word.partition(" ")
+    return int(fence) if kind == "program" and fence.isdecimal() and len(fence) < LONGEST_FENCE else 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from celery_gpulease.ledger.connection import in_our_words
+from celery_gpulease.ledger.journal import last_entry
 from celery_gpulease.ledger.keys import literally
 from celery_gpulease.ledger.turns import host_and_pool
 from celery_gpulease.ledger.views import gpu_names, named_lines
@@ -59,6 +60,12 @@ def seconds_since_reconciled(ledger: Ledger) -> float | None:
         pipe.time()
         at, (seconds, _) = pipe.execute()
     return None if at is None else max(0.0, int(seconds) - int(at) / 1000)
+
+
+def last_entry_at(ledger: Ledger) -> float | None:
+    """The time that the journal's last entry bears, in the epoch's seconds; None where there is none."""
+    last = last_entry(ledger)
+    return None if last is None else last.at
 
 
 def lines(ledger: Ledger) -> Iterator[Line]:

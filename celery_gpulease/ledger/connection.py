@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import ssl
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+logger = logging.getLogger(__name__)
 
 #: Seconds until an unanswered command is an error: a heartbeat must not block for ever.
 SOCKET_TIMEOUT: Final = 5.0
@@ -121,28 +124,40 @@ def _place(url: str) -> tuple[Any, ...]:
     return (parts.get("path") or (host, parts.get("port", 6379)), int(parts.get("db", 0)))
 
 
+class WrongType(ConfigurationError, redis.exceptions.ResponseError):
+    """One of our keys holds something else: somebody has written there. See `types.wrong_keys`."""
+
+
 class NotPermitted(ConfigurationError, redis.exceptions.NoPermissionError):
     """The server's ACL refuses our user a command or a key. It is still redis-py's error, where we can do without."""
 
 
 @contextmanager
 def in_our_words(what: str) -> Iterator[None]:
-    """Turns what Redis cannot do now into LedgerUnavailable, which names the operation.
+    """Turns what Redis cannot do now into LedgerUnavailable, in words for whoever uses us.
+
+    Args:
+        what: Our own name for the operation, for the log's debug level.
 
     Raises:
         LedgerUnavailable: The server cannot be reached, or cannot write.
         NotPermitted: Our user lacks a right.
+        WrongType: A key of ours holds something else.
     """
     try:
         yield
     except redis.exceptions.RedisError as error:
+        logger.debug("%s has failed: %s", what, error)
         if isinstance(error, redis.exceptions.NoPermissionError) or _REFUSED_IN_SCRIPT.search(str(error)):
-            message = f"{what}: our Redis user lacks a right; 'Rights in Redis' in README names all of them: {error}"
+            message = f"our Redis user lacks a right; 'Rights in Redis' in README names all of them: {error}"
             raise NotPermitted(message) from error
+        if "WRONGTYPE" in str(error):
+            message = f"somebody has written something else in the place of a key of ours; doctor names it: {error}"
+            raise WrongType(message) from error
         if not isinstance(error, _UNAVAILABLE) and not _UNAVAILABLE_CODES.search(str(error)):
             raise
         said = "no sentinel knows a living master" if isinstance(error, MasterNotFoundError) else str(error)
-        message = f"{what}: the Redis that holds the leases (gpulease_redis_url) does not answer: {said}"
+        message = f"the Redis that holds the leases (gpulease_redis_url) does not answer: {said}"
         if "CERTIFICATE_VERIFY_FAILED" in said:
             message += ". Name who has signed its certificate: 'ssl_ca_certs' in gpulease_redis_options"
         raise LedgerUnavailable(message) from error

@@ -32,7 +32,7 @@ def totals(ledger: Ledger) -> dict[str, int]:
     """How often each thing has happened, since this Redis knows of us."""
     with in_our_words("totals"):
         found = ledger.client.hgetall(ledger.keys.named("counters"))
-    return {str(what): int(number) for what, number in found.items()}
+    return {str(what): int(number) for what, number in found.items() if str(number).isdecimal()}  # else a stranger's
 
 
 def sites(ledger: Ledger, gpus: list[str]) -> dict[str, Site]:

@@ -61,6 +61,24 @@ def entries_after(ledger: Ledger, number: str) -> list[Entry]:
     return [_entry(name, fields) for name, fields in _only_page(found)]
 
 
+def last_entry(ledger: Ledger) -> Entry | None:
+    """The last one; None where there is none."""
+    with in_our_words("last_entry"):
+        found = ledger.client.xrevrange(ledger.keys.named("journal"), count=1)
+    return _entry(*found[0]) if found else None
+
+
+def has_begun_anew(ledger: Ledger, number: str) -> bool:
+    """Was the journal deleted since this entry, so that all that it has now stands before that one's number?"""
+    last = last_entry(ledger)
+    return last is not None and _place(last.number) < _place(number)
+
+
+def _place(number: str) -> tuple[int, int]:
+    at, _, count = number.partition("-")
+    return int(at), int(count)
+
+
 def entries_backward(ledger: Ledger) -> Iterator[Entry]:
     """All entries, the last first, in pages; about ten thousand are kept."""
     before = "+"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError, ResponseError  # noqa: A004
 
 
 class Kept:
@@ -30,12 +30,17 @@ class Kept:
         Raises:
             redis.exceptions.RedisError: As from redis-py.
         """
+        is_idle = bool(self._idle)
         connection = self._taken()
         is_sound = False  # whatever interrupts us, a signal's handler too: a reply that was not read must not be next
         try:
-            answer = connection.retry.call_with_retry(
-                lambda: _answer(connection, command), lambda _: connection.disconnect()
-            )
+            try:
+                answer = _asked(connection, command)
+            except ConnectionError:
+                if not is_idle:
+                    raise
+                # it has died since, and `retry` in gpulease_redis_options may be None: redis-py looks before it sends
+                answer = _asked(connection, command)
             is_sound = True
         except ResponseError:
             is_sound = True
@@ -54,6 +59,11 @@ class Kept:
         if not self._pool.owns_connection(connection):  # a sentinel has named another master
             connection.disconnect()
         return connection
+
+
+def _asked(connection: Any, command: tuple[Any, ...]) -> Any:
+    """The same, as often as this client's `retry` says."""
+    return connection.retry.call_with_retry(lambda: _answer(connection, command), lambda _: connection.disconnect())
 
 
 def _answer(connection: Any, command: tuple[Any, ...]) -> Any:

@@ -41,7 +41,8 @@ gpus, heartbeats     zset     the registry: gpu by its worker's ttl, and by its 
 device:<gpu>         hash     what its worker said of it: host, index, uuid, alias, model, memory_bytes, pools, ttl_ms,
                               heartbeat_ms; and its route, the list from which it takes its messages; other: the other
                               name of the device, where it has one. And its last report: running (a token), reported_ms,
-                              presence (which outlives the other one)
+                              presence (which outlives the other one); is_offline: the journal has said that its worker
+                              is gone without a goodbye
 names                hash     any name of a GPU → its id
 worker:<gpu>         string   presence: the living worker of this GPU (JSON), with a TTL
 closed:<gpu>         hash     why no claim is made: drain, closing, quarantine (the reason) with until_ms, or with the
@@ -58,7 +59,7 @@ turn:stamps:<digest> string   which worker looks for what bears these stamps, wi
 journal              stream   what happened to whom. Its consumer group `events`: who of the workers tells monitors
 counters             hash     totals of the same
 doctor:<name>:<type> any      what `doctor` tries commands out on, for a moment; and a wish for a GPU of that name
-here:<gpu>           channel  wakes the worker of this GPU
+here:<gpu>           channel  wakes the worker of this GPU, and tells it of a program that starts there (its fence)
 here:<ticket>        channel  wakes whoever waits to run a program, or runs it
 queue:<db>:<queue>   channel  silent: whoever consumes this queue listens, and so is seen by workers with another prefix
 ==================== ======== ==========================================================================================

@@ -49,9 +49,16 @@ class Ledger(Orders, Turns):
     def _values_of(self, held: Held) -> dict[str, Any]:
         return {**vars(held), "priority": self.rank(held.priority)}
 
-    def claim(self, gpu: str) -> Closed | str | None:
-        """Takes work for a GPU, by its own worker: the ticket, None when nobody waits, or why it is closed."""
-        answer = self._claiming("claim", gpu=gpu)
+    def claim(self, gpu: str, program_fence: int = 0) -> Closed | str | None:
+        """Takes work for a GPU, by its own worker: the ticket, None when nobody waits, or why it is closed.
+
+        Args:
+            gpu: Its id.
+            program_fence: As for `recall`; where Redis has forgotten it that is the reason.
+        """
+        answer = self._claiming("claim", gpu=gpu, program_fence=program_fence, hold_ms=self._held_back_ms())
+        if answer[0] == "forgotten":
+            return Closed("forgotten", self._held_back_ms())
         if answer[0] == "closed":
             return Closed(answer[1], int(answer[2]))
         return str(answer[1]) if answer[0] == "claimed" else None
@@ -256,9 +263,25 @@ class Ledger(Orders, Turns):
 
     def hold_back(self, gpu: str) -> None:
         """Nothing is given to a GPU before all who may have it have beaten once: a wish, which ends by itself."""
-        ttl_ms = round((self.settings.heartbeat_interval + HELD_BACK) * 1000)
         with in_our_words("hold_back"):
-            self.client.set(self.keys.want(gpu), "whoever had it when Redis forgot", nx=True, px=ttl_ms)
+            name, words = self.keys.want(gpu), "whoever had it when Redis forgot"
+            self.client.set(name, words, nx=True, px=self._held_back_ms())
+
+    def _held_back_ms(self) -> int:
+        return round((self.settings.heartbeat_interval + HELD_BACK) * 1000)
+
+    def recall(self, gpu: str, program_fence: int) -> int | None:
+        """Where Redis has forgotten a program that its GPU's worker knows of, nothing is given to the GPU for a while.
+
+        Args:
+            gpu: Its id.
+            program_fence: Of the last program that the worker heard of there; 0 for none.
+
+        Returns:
+            None where it was forgotten, else the fence of the program that has the GPU now; 0 for none.
+        """
+        word, *fence = self._call("recall", gpu=gpu, program_fence=program_fence, hold_ms=self._held_back_ms())
+        return int(fence[0]) if word == "known" else None
 
     def last_presence(self, gpu: str) -> str | None:
         """What the last worker of this GPU said of itself, also when its presence has lapsed; None where it left."""

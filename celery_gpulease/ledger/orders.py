@@ -93,7 +93,7 @@ class Orders(Calls):
         if word in ("claimed", "started", "program"):
             name, task_id, task, presence = found
             worker = json.loads(presence)["worker"] if presence else "no living worker"
-            return Forced(word, name, f"{task}[{task_id}] ({worker})")
+            return Forced(word, name, f"{task}[{task_id}]" + (f" ({worker})" if presence != "" else ""))  # a program's
         return Forced(word, *found)
 
     def locate(self, task_id: str) -> list[list[Any]]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from celery_gpulease.ledger.ledger import Ledger
 
     #: Each without the key, which is its first argument.
-    _Commands: TypeAlias = tuple[tuple[str | int, ...], ...]
+    _Commands: TypeAlias = tuple[tuple[str | float, ...], ...]
 
 #: Shown by the events that a probe hears, and by the server's settings that `doctor` looks at.
 SHOWN_ELSEWHERE: Final = frozenset({"subscribe", "config|get", "config|set", "info"})
@@ -32,7 +32,7 @@ _ON_ZSETS: Final[_Commands] = (
     *(("ZADD", 1, "m"), ("ZCARD",), ("ZCOUNT", 0, 1), ("ZSCORE", "m"), ("ZRANK", "m"), ("ZRANGE", 0, 0)),
     *(("ZREVRANGE", 0, 0), ("ZRANGEBYSCORE", 0, 1), ("ZSCAN", 0), ("ZREMRANGEBYRANK", 0, 0), ("ZREM", "m")),
 )
-_ON_LISTS: Final[_Commands] = (("LPUSH", "v"), ("LLEN",), ("LRANGE", 0, 0), ("LREM", 1, "none"), ("BRPOP", 1))
+_ON_LISTS: Final[_Commands] = (("LPUSH", "v"), ("LLEN",), ("LRANGE", 0, 0), ("LREM", 1, "none"), ("BRPOP", 0.01))
 _ON_STREAMS: Final[_Commands] = (("XADD", "*", "f", 1), ("XREVRANGE", "+", "-", "COUNT", 1))
 
 

@@ -62,7 +62,7 @@ def host_and_pool(pin: str) -> tuple[str, str] | None:
 class Turns(Calls):
     """The operation of whoever waits."""
 
-    def attend(self, program: Program, score: str) -> Turn:
+    def attend(self, program: Program, score: str, *, is_back: bool = False) -> Turn:
         """Says that somebody still waits to run a program, at least each heartbeat, and takes a GPU that is free.
 
         Whoever asks listens to the program's `here` channel before: a claim takes for dead who does not.
@@ -70,6 +70,7 @@ class Turns(Calls):
         Args:
             program: What shall run.
             score: Its place, as the last answer named it; empty at first.
+            is_back: It was cut off just now, and Redis may have forgotten what runs on GPUs without a worker.
         """
         word, *found = self._claiming(
             "attend",
@@ -80,6 +81,7 @@ class Turns(Calls):
             priority=self.rank(program.priority),
             score=score,
             ttl_ms=round(self.settings.lease_ttl * 1000),
+            is_back=int(is_back),
         )
         if word == "claimed":
             return Turn(word, score, *_claimed(program.ticket, found))

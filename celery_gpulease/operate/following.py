@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from celery_gpulease.operate import measures
-from celery_gpulease.tally import Tally
+from celery_gpulease.tally import OTHER, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_gpulease.ledger.figures import Wait
     from celery_gpulease.ledger.journal import Entry
+    from celery_gpulease.tally import Measure
 
 #: Tickets that are remembered; beyond that the oldest is forgotten, and asked for when it starts.
 MOST_TICKETS: Final = 20_000
@@ -87,6 +88,10 @@ class Story:
         """This GPU takes no work, or a stranger has it: what comes next there does not follow the task before."""
         self._job(gpu).free_since = None
 
+    def _count(self, measure: Measure, word: str) -> None:
+        """A stranger may have written any word, and as many as it likes."""
+        self.tally.count(measure, word if word in measures.LABELS[measure] else OTHER)
+
     def _held(self, entry: Entry) -> None:
         self._remember(entry.ticket, Task(entry.detail, entry.at))
 
@@ -98,7 +103,7 @@ class Story:
             task.since = entry.at
 
     def _claimed(self, entry: Entry) -> None:
-        self.tally.count(measures.CLAIMS, self._source(entry))
+        self._count(measures.CLAIMS, self._source(entry))
         self._give(entry)
         if task := self._task(entry.ticket):
             task.gpu = entry.gpu
@@ -144,7 +149,7 @@ class Story:
 
     def _requeued(self, entry: Entry) -> None:
         reason = _kind(entry.detail)
-        self.tally.count(measures.REDELIVERIES, reason)
+        self._count(measures.REDELIVERIES, reason)
         self._go_back(entry, reason, since=entry.at)
 
     def _deferred(self, entry: Entry) -> None:
@@ -156,7 +161,7 @@ class Story:
             task.since, task.gpu = since, ""
 
     def _ending(self, entry: Entry) -> None:
-        self._end_on_its_gpu(entry, entry.detail)
+        self._end_on_its_gpu(entry, _kind(entry.detail))
 
     def _superseded(self, entry: Entry) -> None:
         self._end_on_its_gpu(entry, "superseded")
@@ -167,10 +172,10 @@ class Story:
         self._forget(entry)
 
     def _dropped(self, entry: Entry) -> None:
-        self.tally.count(measures.DUPLICATES, entry.detail)
+        self._count(measures.DUPLICATES, entry.detail)
 
     def _corrected(self, entry: Entry) -> None:
-        self.tally.count(measures.CORRECTIONS, _kind(entry.detail))
+        self._count(measures.CORRECTIONS, _kind(entry.detail))
 
     def _end_on_its_gpu(self, entry: Entry, reason: str) -> None:
         """The same where the entry need not name the GPU, and the ticket may have had none."""
@@ -183,10 +188,10 @@ class Story:
         """A lease ends once, whatever is told of its run afterwards; one whose claim was not seen has no length."""
         job = self._job(gpu or entry.gpu)
         if job.ticket != entry.ticket:
-            self.tally.count(measures.RELEASES, reason)
+            self._count(measures.RELEASES, reason)
         elif not job.is_over:
             job.is_over = True
-            self.tally.count(measures.RELEASES, reason)
+            self._count(measures.RELEASES, reason)
             if job.pool is not None:
                 self.tally.observe(measures.HOLDING, max(0.0, entry.at - job.since), job.pool)
 

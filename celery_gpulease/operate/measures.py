@@ -14,8 +14,8 @@ STATES: Final = ("free", "leased", "draining", "quarantined", "offline")
 #: What the ledger counts, so that each is there from the start, and its first step is seen as one.
 EVENTS: Final = (
     "bumped", "claimed", "corrected", "deferred", "drained", "dropped", "ended", "ending", "forced", "gave_up",
-    "given_back", "held", "left", "promoted", "quarantine_ended", "quarantined", "reaped", "regained", "released",
-    "requeued", "rerouted", "robbed", "scheduled", "started", "superseded", "undrained", "vanished",
+    "given_back", "held", "left", "offline", "promoted", "quarantine_ended", "quarantined", "reaped", "regained",
+    "released", "requeued", "rerouted", "robbed", "scheduled", "started", "superseded", "undrained", "vanished",
 )  # fmt: skip
 #: Of these, the ways in which a run loses its lease.
 LOSSES: Final = ("forced", "reaped", "robbed")
@@ -107,6 +107,28 @@ IDLE: Final = Measure(
     ("gpu",),
 )
 
+#: What goes back to the line does so for one of these; the words of the scripts, then those of workers.
+REQUEUED: Final = (
+    "reaped", "shutdown", "unstarted", "forced", "drained", "foreign lease", "forgotten", "its worker died",
+    "lost on its way", "reconciled", "regained by a run", "taken over",
+    "START was not answered", "dropped by Celery", "idle holder", "its end could not be stored",
+    "its end was not told", "its process died", "its task has ended without it", "lost", "rejected", "robbed",
+)  # fmt: skip
+ENDED: Final = ("cancelled", "damaged", "expired", "lease_lost", "unstarted")
+CORRECTED: Final = (
+    "GPU out of step", "flags", "idle holder", "index out of step", "job without lease", "lapsed lease",
+    "missed event", "not started", "offline", "ticket out of place",
+)  # fmt: skip
+#: All that may be a label there; whatever else a stranger has written into the journal is `tally.OTHER`.
+LABELS: Final = {
+    CLAIMS: frozenset({"send", "hand_over"}),
+    RELEASES: frozenset(
+        {"ended", "early", "robbed", "rate limit", "superseded", "left", "vanished", "gave_up", *REQUEUED, *ENDED}
+    ),
+    REDELIVERIES: frozenset(REQUEUED),
+    DUPLICATES: frozenset({"stale", "twice", "unknown"}),
+    CORRECTIONS: frozenset(CORRECTED),
+}
 #: What these are known to count, so that each is there from the start too; other words come when they come.
 KNOWN: Final = (
     (CLAIMS, ("send", "hand_over", "other")),

@@ -10,6 +10,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from celery_gpulease.operate.tables import TASK, harmless
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -42,22 +44,38 @@ class Rich:
 
     def show(self, *parts: Table | str) -> None:
         """Prints them."""
-        self._console.print(*map(rendered, parts), sep="\n", soft_wrap=False)
+        width = self._console.width
+        self._console.print(*(rendered(part, width) for part in parts), sep="\n", soft_wrap=False)
 
     @contextmanager
     def live(self) -> Iterator[Callable[..., None]]:
         """Takes the whole terminal until it ends."""
         with Live(console=self._console, screen=True, auto_refresh=False) as live:
-            yield lambda *parts: live.update(Group(*map(rendered, parts)), refresh=True)
+            yield lambda *parts: live.update(
+                Group(*(rendered(part, self._console.width) for part in parts)), refresh=True
+            )
 
 
-def rendered(part: Table | str) -> RenderableType:
-    """A part as rich shows it. Nothing is markup: a task's id may have brackets."""
+def rendered(part: Table | str, width: int) -> RenderableType:
+    """A part as rich shows it. Nothing is markup: a task's id may have brackets.
+
+    Args:
+        part: A table, or a sentence.
+        width: Of the terminal. Where a table is wider, its columns are folded, but a task's id never is: it is copied.
+    """
     if isinstance(part, str):
-        return Text(part)
+        return Text(harmless(part))
     shown = table.Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    lines, wide = part.lines(), part.width() > width
     for head in part.heads:
-        shown.add_column(head, overflow="fold")
-    for line in part.lines():
-        shown.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in line))
+        shown.add_column(head, overflow="fold", no_wrap=head == TASK)
+    for line in lines:
+        cells = (_apart(cell) if wide and head == TASK else cell for head, cell in zip(part.heads, line, strict=True))
+        shown.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in cells))
     return shown
+
+
+def _apart(cell: str) -> str:
+    """A task's id in a line of its own, under its name: `name[id]`."""
+    name, bracket, task_id = cell.rstrip("]").rpartition("[")
+    return f"{name}\n{task_id}" if bracket else cell

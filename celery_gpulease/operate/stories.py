@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from celery.backends.base import DisabledBackend
-from celery.states import READY_STATES
+from celery.states import FAILURE, READY_STATES
 
 from celery_gpulease.ledger.reasons import why_gpu_waits, why_not_due, why_pool_waits
 from celery_gpulease.ledger.turns import host_and_pool
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from celery_gpulease.ledger.story import Whereabouts
     from celery_gpulease.ledger.views import GPURow
 
+#: Characters of an exception's message that are told.
+LONGEST_ERROR: Final = 200
 #: The usual road of a task, and what people order: nothing of these is trouble.
 USUAL: Final = frozenset(
     {"held", "scheduled", "promoted", "claimed", "started", "released", "given_back", "deferred", "bumped", "ended"}
@@ -55,6 +57,7 @@ MEANINGS: Final = {
     "quarantine_ended": "this GPU gets work again: {detail}",
     "drained": "this GPU gets no new work, by order",
     "undrained": "this GPU gets work again, by order",
+    "offline": "the worker of this GPU is gone without a goodbye: {detail}",
     "corrected": "the reconciler: {detail}",
 }
 #: What a detail means, where it is one word of ours.
@@ -76,10 +79,11 @@ DETAILS: Final = {
 
 @dataclass(frozen=True)
 class End:
-    """What the result backend says of a task; `trouble`: why it does not."""
+    """What the result backend says of a task; `trouble`: why it does not; `error`: of a FAILURE, in a line."""
 
     state: str | None
     trouble: str = ""
+    error: str = ""
 
     @property
     def is_stored(self) -> bool:
@@ -92,9 +96,17 @@ def end_of(app: Any, task_id: str) -> End:
     if isinstance(app.backend, DisabledBackend):
         return End(None, "there is no result_backend to ask for its end")
     try:
-        return End(str(app.AsyncResult(task_id).state))
+        result = app.AsyncResult(task_id)
+        state = str(result.state)
+        return End(state, error=_in_a_line(result.result) if state == FAILURE else "")
     except Exception as error:  # noqa: BLE001  of any backend; it is told
         return End(None, f"the result backend does not say how it ended: {type(error).__name__}: {error}")
+
+
+def _in_a_line(error: object) -> str:
+    """The kind of an exception, and how its message begins."""
+    first = next(iter(str(error).strip().splitlines()), "")[:LONGEST_ERROR]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def sentences(
@@ -111,7 +123,8 @@ def sentences(
     if end.state is None:
         return [f"task {task_id} has ended{where} ({end.trouble})"]
     if end.is_stored:
-        return [f"task {task_id} has ended: {end.state}{where}"]
+        error = f" ({end.error})" if end.error else ""
+        return [f"task {task_id} has ended: {end.state}{error}{where}"]
     return [f"task {task_id} is not held (any more){where}; its state is {end.state}"]
 
 
@@ -152,9 +165,17 @@ def _deliveries(one: Whereabouts) -> str:
 
 def row(one: Entry) -> tuple[str, str, str, str]:
     """An entry of the journal for people: when, what, where, and what it means."""
-    detail = DETAILS.get(one.detail, one.detail)
+    detail = _meaning(one.detail)
     meaning = MEANINGS.get(one.what, "{detail}").format(gpu=one.gpu, detail=detail).strip()
     return moment(one.at), one.what, one.gpu, meaning
+
+
+def _meaning(detail: str) -> str:
+    """A detail in words; of a task that died too often, with how it died the last time."""
+    why, _, how = detail.partition(": ")
+    if why == "lease_lost" and how:
+        return f"{DETAILS[why]}; the last time: {DETAILS.get(how, how)}"
+    return DETAILS.get(detail, detail)
 
 
 def moment(at: float) -> str:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 NOTHING = "-"
+#: The head of the column with the ids of tasks.
+TASK = "TASK"
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,11 @@ class Table:
 
     def lines(self) -> list[tuple[str, ...]]:
         """The cells of the rows, as they are shown."""
-        return [tuple(NOTHING if cell in (None, "") else str(cell) for cell in row) for row in self.rows]
+        return [tuple(NOTHING if cell in (None, "") else harmless(str(cell)) for cell in row) for row in self.rows]
+
+    def width(self) -> int:
+        """Characters of its longest line, as plain text."""
+        return max(map(len, columns(self).splitlines()))
 
 
 class Screen(Protocol):
@@ -46,7 +52,7 @@ class Plain:
     def show(self, *parts: Table | str) -> None:
         """Prints them."""
         for part in parts:
-            click.echo(columns(part) if isinstance(part, Table) else part)
+            click.echo(columns(part) if isinstance(part, Table) else harmless(part))
 
     @contextmanager
     def live(self) -> Iterator[Callable[..., None]]:
@@ -76,6 +82,11 @@ def columns(table: Table) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
+
+
+def harmless(text: str) -> str:
+    """A text that anybody may have written, as it may be shown on a terminal: nothing in it is an order to that."""
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def counted(number: int, what: str) -> str:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from celery_gpulease.ledger.figures import is_idle_and_wanted, sites, totals, wait_of
-from celery_gpulease.ledger.journal import BEGINNING, LONG_PAGE, entries_after
+from celery_gpulease.ledger.journal import BEGINNING, LONG_PAGE, entries_after, has_begun_anew
 from celery_gpulease.ledger.views import gpu_rows, pool_rows
 from celery_gpulease.loops import Loop
 from celery_gpulease.operate import measures
 from celery_gpulease.operate.following import Story
+from celery_gpulease.tally import OTHER
 
 if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
@@ -84,6 +85,9 @@ class Watch(Loop):
     def _follow(self) -> None:
         while True:
             entries = entries_after(self._ledger, self._number)
+            if not entries and has_begun_anew(self._ledger, self._number):
+                self._number = BEGINNING
+                continue
             for entry in entries:
                 self._number = entry.number  # first: what fails half-way is not counted twice
                 self._story.take(entry)
@@ -149,4 +153,7 @@ def _gpus_by_pool(look: Look) -> Values:
 
 
 def _known(totals: dict[str, int]) -> dict[str, int]:
-    return {**dict.fromkeys(measures.EVENTS, 0), **totals}
+    """What a stranger counts there is one number: each label costs Prometheus memory for ever."""
+    others = sum(number for event, number in totals.items() if event not in measures.EVENTS)
+    known = {event: totals.get(event, 0) for event in measures.EVENTS}
+    return {**known, OTHER: others} if others else known

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from threading import Timer
+from pathlib import Path
+from threading import Event, Thread, Timer
 from typing import TYPE_CHECKING, Final
 
 from billiard.util import set_pdeathsig
 
+from celery_gpulease.programs import guard
 from celery_gpulease.worker.processes import living
 
 if TYPE_CHECKING:
@@ -26,9 +28,11 @@ GRACE: Final = 5.0
 LONGEST_KILL: Final = 5.0
 LOOK_EVERY: Final = 0.02
 
-# It is killed by nobody who means us, or the group: a session of its own. The pipe tells it the group, and then, by a
-# line or by its end, whether we have ended in order. PR_SET_PDEATHSIG reaches the program alone, and on Linux only.
-GUARD: Final = 'read -r group && { read -r over || kill -9 -"$group"; }'
+#: Parts of a ttl: after a renewal, for which the program may run though we are not heard; for which our silence is
+#: none, also where Redis is away; and between two words.
+LASTS: Final = 0.9
+PATIENCE: Final = 1 / 3
+PACE: Final = 1 / 10
 
 
 class Group:
@@ -37,16 +41,24 @@ class Group:
     Args:
         command: The program and its arguments.
         environ: Its environment.
+        ttl: Seconds that its lease outlives a renewal, which `renewed` tells: where this process is stopped (SIGSTOP)
+            for so long, the guard kills the program before another has the GPU. None where it has no lease.
+
+    Attributes:
+        was_silent: The guard did so.
 
     Raises:
         OSError: It cannot be started.
     """
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], ttl: float | None = None) -> None:
         self._has_terminal = _is_in_foreground()
+        self._renewed_at, self._is_over, self.was_silent = time.monotonic(), Event(), False
+        # it is killed by nobody who means us, or the group: a session of its own. PR_SET_PDEATHSIG reaches the program
+        # alone, and on Linux only
         self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", GUARD], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True, bufsize=0,
+            [sys.executable, "-I", "-S", str(Path(guard.__file__))], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True, bufsize=0,
         )  # fmt: skip
         try:
             self._leader = subprocess.Popen(command, env=environ, preexec_fn=self._lead)  # noqa: PLW1509
@@ -57,6 +69,8 @@ class Group:
         self._killer = Timer(GRACE, self.send, [signal.SIGKILL])
         self._killer.daemon = True
         self._tell_guard(f"{self.pid}\n")
+        if ttl is not None:
+            Thread(target=self._speak, args=[ttl], name="gpulease-guarded", daemon=True).start()
 
     def _lead(self) -> None:
         """In the child, before it becomes the program."""
@@ -65,6 +79,17 @@ class Group:
             set_pdeathsig(signal.SIGKILL)
         if self._has_terminal:  # who reads the terminal from another group is stopped
             _give_terminal(os.getpid())
+
+    def renewed(self, asked_at: float) -> None:
+        """Its lease lasts for a ttl from this moment of the monotonic clock."""
+        self._renewed_at = asked_at
+
+    def _speak(self, ttl: float) -> None:
+        """Says that we live, whatever Redis does: so no thread that asks it may do this."""
+        while not self._is_over.is_set():
+            until = max(self._renewed_at + LASTS * ttl, time.monotonic() + PATIENCE * ttl)
+            self._tell_guard(f"{until}\n")
+            self._is_over.wait(PACE * ttl)
 
     def wait(self) -> int:
         """Waits for the program's end; its exit code, or 128 + the number of the signal that ended it.
@@ -114,13 +139,14 @@ class Group:
         return sys.platform != "linux" or any(one.group == self.pid for one in living())
 
     def _dismiss_guard(self) -> None:
-        self._tell_guard("\n\n")
+        self._is_over.set()
+        self._tell_guard("over\n")
         if self._guard.stdin is not None:
             self._guard.stdin.close()
-        self._guard.wait()
+        self.was_silent = self._guard.wait() == guard.SILENT
 
     def _tell_guard(self, words: str) -> None:
-        with suppress(BrokenPipeError):  # somebody has killed it
+        with suppress(BrokenPipeError, ValueError):  # it has ended, or was dismissed just now
             if self._guard.stdin is not None:
                 self._guard.stdin.write(words.encode())
 

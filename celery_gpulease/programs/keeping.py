@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: Not Celery's: in a process that has set up no loggers it would swallow what it is told.
 logger = logging.getLogger(__name__)
 
+#: The answers to RENEW by which the lease is there for another ttl.
+KEPT: Final = ("renewed", "regained", "flushed")
 #: The longest wait, so that a stop is noticed.
 LONGEST_WAIT: Final = 1.0
 
@@ -34,15 +36,24 @@ class Keeper(Loop):
         claim: What it keeps.
         ttl: Seconds that the lease outlives a renewal.
         on_lost: Called once, in this thread.
+        on_renewed: Called with each moment, by the monotonic clock, from which the lease lasts for a ttl.
 
     Attributes:
         is_lost: The lease went to another holder, or was taken by force.
     """
 
-    def __init__(self, ledger: Ledger, claim: Claim, ttl: float, on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        claim: Claim,
+        ttl: float,
+        on_lost: Callable[[], None],
+        on_renewed: Callable[[float], None] = lambda _: None,
+    ) -> None:
         super().__init__("program")
         self._pace = min(ledger.settings.heartbeat_interval, ttl / 3)  # the GPU's worker may have another ttl than we
-        self._ledger, self._claim, self._on_lost = ledger, claim, on_lost
+        self._ledger, self._claim = ledger, claim
+        self._on_lost, self._on_renewed = on_lost, on_renewed
         self._subscription = Subscription(ledger, claim.gpu, program=claim.ticket)
         self._asking = Lock()
         self._asked_at = time.monotonic()
@@ -74,6 +85,8 @@ class Keeper(Loop):
             self._asked_at = time.monotonic()
             answer = self._ledger.renew(self._claim, is_lost=self.is_lost)
         self._next_beat = self._asked_at + self._pace
+        if answer in KEPT:
+            self._on_renewed(self._asked_at)
         if answer == "regained":
             logger.warning("The lease of GPU %s had lapsed, and was taken back", self._claim.gpu)
         elif answer in ("robbed", "lost", "ended") and not self.is_lost:

@@ -63,7 +63,7 @@ def reserve(
         timeout: Seconds within which its turn must come; None for whenever.
 
     Raises:
-        ConfigurationError: No GPU of this host serves the pool, or there is no such priority.
+        ConfigurationError: No GPU of this host serves the pool, or there is no such priority or timeout.
         LedgerUnavailable: Redis does not answer.
         TurnCancelled: `gpulease cancel` took it back while it waited.
         TurnTimeout: Its turn did not come in time.
@@ -75,7 +75,9 @@ def reserve(
 
 
 @contextmanager
-def kept(ledger: Ledger, held: Held, on_lost: Callable[[], None]) -> Iterator[Keeper]:
+def kept(
+    ledger: Ledger, held: Held, on_lost: Callable[[], None], on_renewed: Callable[[float], None] = lambda _: None
+) -> Iterator[Keeper]:
     """Keeps a lease for the block, and gives it back, whatever happens there.
 
     A child that was forked in the block and leaves it (`sys.exit`) gives nothing back: its parent runs on.
@@ -84,8 +86,9 @@ def kept(ledger: Ledger, held: Held, on_lost: Callable[[], None]) -> Iterator[Ke
         ledger: The ledger.
         held: What is kept.
         on_lost: Called in another thread, once the lease is lost.
+        on_renewed: Called there with each moment, by the monotonic clock, from which it lasts for a ttl.
     """
-    keeper, pid = Keeper(ledger, held.claim, held.ttl, on_lost), os.getpid()
+    keeper, pid = Keeper(ledger, held.claim, held.ttl, on_lost, on_renewed), os.getpid()
     try:
         keeper.start()
         yield keeper

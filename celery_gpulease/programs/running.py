@@ -115,7 +115,7 @@ def _run_on(ledger: Ledger, held: Held, command: Sequence[str], signals: Signals
     environ = dict(os.environ)
     show_only(held.device, environ)
     try:
-        group = Group(command, environ)  # before there is a thread: it forks
+        group = Group(command, environ, held.ttl)  # before there is a thread: it forks
     except BaseException as error:
         give_back(ledger, held)
         if isinstance(error, OSError):
@@ -126,12 +126,14 @@ def _run_on(ledger: Ledger, held: Held, command: Sequence[str], signals: Signals
         say(f"the lease of GPU {held.device.id} is lost: the program is stopped")
         group.stop()
 
-    with kept(ledger, held, stop) as keeper:
+    with kept(ledger, held, stop, group.renewed) as keeper:
         try:
             signals.pass_on_to(group)
             code = group.wait()
         finally:
             group.end()
+            if group.was_silent:
+                say(f"we were stopped for longer than the lease of GPU {held.device.id}: its program was killed")
     return code or (LOST if keeper.is_lost else 0)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable, TurnCancelled, TurnTimeout
+from celery_gpulease.ledger.ledger import HELD_BACK
 from celery_gpulease.ledger.listening import Subscription
 from celery_gpulease.ledger.turns import Program
 from celery_gpulease.model import Device, unique
@@ -36,6 +38,18 @@ class Held:
     ttl: float
 
 
+def check_timeout(timeout: float | None) -> None:
+    """Refuses what is no time to wait.
+
+    Raises:
+        ConfigurationError: It is less than nothing, without end (None says that), or no number.
+    """
+    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if timeout is not None and not (is_number and 0 <= timeout < math.inf):
+        message = f"timeout must be seconds from 0 on, or None to wait without end: not {timeout!r}"
+        raise ConfigurationError(message)
+
+
 class Waiter:
     """Waits for one turn.
 
@@ -60,6 +74,7 @@ class Waiter:
         self._score = ""
         self._claim: Claim | None = None
         self._is_known_away = False
+        self._back_until = 0.0  # by the monotonic clock
 
     def wait(self, timeout: float | None = None) -> Held:
         """Waits until this host has a GPU for it, and takes that one.
@@ -68,11 +83,12 @@ class Waiter:
             timeout: Seconds, None for without end.
 
         Raises:
-            ConfigurationError: No GPU of this host serves the pool.
+            ConfigurationError: No GPU of this host serves the pool, or that is no timeout.
             LedgerUnavailable: Redis does not answer, before it stands in line. Later on it is waited for.
             TurnCancelled: It was taken back by order.
             TurnTimeout: Its turn did not come in time.
         """
+        check_timeout(timeout)
         until = None if timeout is None else time.monotonic() + timeout
         try:
             with closing(self._subscription):
@@ -99,7 +115,8 @@ class Waiter:
     def _ask(self) -> Held | None:
         for gpu in self._ledger.agenda().lapsed:  # where no worker lives, nobody else does
             self._ledger.reap(gpu)
-        turn = self._ledger.attend(self._program, self._score)
+        is_back = time.monotonic() < self._back_until
+        turn = self._ledger.attend(self._program, self._score, is_back=is_back)
         if turn.word == "unserved":
             raise ConfigurationError(self._why_unserved(turn.served or {}))
         if turn.word == "ended":
@@ -125,7 +142,8 @@ class Waiter:
             message = f"no GPU of pool {self._program.pool} on {self._program.host} within {timeout:g} seconds"
             raise TurnTimeout(message)
         try:
-            self._subscription.wait(min(pace, left))
+            if self._subscription.wait(min(pace, left)) == "subscribed":  # again: it was cut off
+                self._back_until = time.monotonic() + pace + HELD_BACK
         except LedgerUnavailable as error:
             self._say_away(error)
             time.sleep(min(RETRY_EVERY, left))

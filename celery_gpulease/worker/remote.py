@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 from celery.worker.control import control_command, inspect_command, nok, ok
 
 from celery_gpulease.exceptions import GPULeaseError
+from celery_gpulease.installed import installation
 from celery_gpulease.lease import board
+from celery_gpulease.ledger.census import gpu_called
+from celery_gpulease.ledger.views import gpu_names
 from celery_gpulease.version import __version__
 from celery_gpulease.worker import gpu_worker as gpu_workers
 
@@ -31,24 +34,27 @@ def inspect(_: Any) -> dict[str, Any]:
     return {"gpu": None, "version": __version__} if one is None else _told(one)
 
 
-def drain(_: Any, gpu: str = "") -> dict[str, str]:
+def drain(state: Any, gpu: str = "") -> dict[str, str]:
     """No new work for a GPU; its worker obeys."""
-    return _drain(gpu, drained=True)
+    return _drain(state.app, gpu, drained=True)
 
 
-def undrain(_: Any, gpu: str = "") -> dict[str, str]:
+def undrain(state: Any, gpu: str = "") -> dict[str, str]:
     """Work for a GPU again; its worker obeys."""
-    return _drain(gpu, drained=False)
+    return _drain(state.app, gpu, drained=False)
 
 
-def _drain(gpu: str, *, drained: bool) -> dict[str, str]:
-    one = gpu_workers.current
+def _drain(app: Any, gpu: str, *, drained: bool) -> dict[str, str]:
     if not gpu:
         return _answer(nok, "name the GPU, node7:0 say")
-    if one is None or gpu not in (one.device.id, one.device.alias):
-        return _answer(ok, f"nothing to do: it serves {'no GPU' if one is None else one.device.id}")
+    one = gpu_workers.current
     try:
-        one.ledger.drain(gpu, drained=drained)
+        ledger = installation(app).ledger
+        if one is None or gpu not in (one.device.id, one.device.alias):
+            if gpu_called(ledger, gpu) is None:
+                return _answer(nok, f"no GPU {gpu!r} is registered; {', '.join(gpu_names(ledger)) or 'none'} is")
+            return _answer(ok, f"nothing to do: it serves {'no GPU' if one is None else one.device.id}")
+        ledger.drain(gpu, drained=drained)
     except GPULeaseError as error:
         return _answer(nok, f"{type(error).__name__}: {error}")
     return _answer(ok, f"{one.device.id} {'is draining' if drained else 'takes work'}")

@@ -16,6 +16,7 @@ from celery_gpulease.model import Device, Presence
 from celery_gpulease.programs.group import Group
 from celery_gpulease.reconcile.gpus import correct_gpus
 from tests.faults.conftest import world_on
+from tests.faults.faults import Fault
 from tests.faults.world import HOST, LONG, PROJECT, SOON, kill
 from tests.waiting import wait_until
 
@@ -320,6 +321,69 @@ def test_redis_is_emptied_and_who_runs_and_who_waits_go_on(own_server, tmp_path,
         world.rest()
 
 
+def test_redis_comes_back_as_it_was_before_it_began_and_its_gpu_is_given_to_nobody_else(
+    own_server, tmp_path, monkeypatch
+):
+    """A task waits then, and a stranger's lease has just ended; the program is late, since it is stopped until then."""
+    monkeypatch.setenv("GPULEASE_HOST", HOST)
+    patience = {"gpulease_lease_ttl": 90.0, "gpulease_heartbeat_interval": 25.0}
+    with world_on(own_server.url, tmp_path, own_server, **patience) as world:
+        world.worker(0)
+        world.take(0, 600)
+        task = world.send("add", 1, 2)
+        with Fault.REDIS_FORGETS.during(world):
+            world.gpulease("cancel", task)
+            world.give(0)
+            program = waits_for(world, "go")
+            says(program, "begun")
+            token = world.lease(0)
+            os.kill(program.pid, signal.SIGSTOP)
+        here = world.ledger.keys.here(GPU)
+        wait_until(lambda: world.client.pubsub_numsub(here)[0][1], SOON, "the worker to be back")
+        assert world.client.get(world.ledger.keys.want(GPU)) == "whoever had it when Redis forgot"
+        world.give(0)
+        os.kill(program.pid, signal.SIGCONT)
+        wait_until(lambda: world.lease(0) == token, SOON, "the program to have its lease again")
+        world.open("go")
+        ends(program, 0)
+        world.succeeds(task)
+        (run_of_task,) = world.runs(task)
+        assert float(says(program, "ended")[0]) <= run_of_task.start
+        world.rest()
+
+
+def test_stopped_for_longer_than_the_ttl_its_program_is_killed_before_another_has_the_gpu(world):
+    world.worker(0)
+    world.until_free(0)
+    program = run(world, "sh", "-c", PARENT)
+    child = int(says(program, "child")[0])
+    following = world.send("add", 1, 2)
+    os.kill(program.pid, signal.SIGSTOP)
+    wait_until(lambda: is_gone(child), SOON, "its program to be killed")
+    gone_at = time.time()
+    world.succeeds(following)
+    assert gone_at <= world.runs(following)[0].start
+    os.kill(program.pid, signal.SIGCONT)
+    ends(program, 137)
+    program.wait_for_log("its program was killed")
+
+
+def test_while_redis_is_away_for_longer_than_the_ttl_its_program_goes_on(own_server, tmp_path, monkeypatch):
+    monkeypatch.setenv("GPULEASE_HOST", HOST)
+    with world_on(own_server.url, tmp_path, own_server) as world:
+        world.worker(0)
+        world.until_free(0)
+        program = waits_for(world, "go")
+        says(program, "begun")
+        with Fault.REDIS_STOPPED.during(world):
+            until = time.time() + 2 * world.conf["gpulease_lease_ttl"]
+            wait_until(lambda: time.time() > until, LONG, "twice a ttl to pass")
+        wait_until(lambda: world.lease(0), SOON, "it to have its lease again")
+        world.open("go")
+        ends(program, 0)
+        world.rest()
+
+
 @contextmanager
 def at_a_terminal(world, *program):
     """`gpulease run` where a person types: the terminal, and what ends the program."""
@@ -424,3 +488,9 @@ def test_a_block_that_cannot_have_a_gpu_does_not_begin(unserved):
     with pytest.raises(TurnTimeout), reserve(unserved.app, timeout=0.1):
         raise AssertionError
     unserved.give(0)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "1", True])
+def test_a_block_that_would_wait_for_no_such_time_does_not_begin(unserved, timeout):
+    with pytest.raises(ConfigurationError, match="timeout must be seconds"), reserve(unserved.app, timeout=timeout):
+        raise AssertionError

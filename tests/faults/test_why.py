@@ -49,10 +49,14 @@ def test_a_task_is_told_of_while_it_waits_and_runs_and_when_it_has_ended_and_so_
         *("claimed", "started", "ending", "ended"),
     ]
     trouble = says(world, "journal", "--trouble")
-    assert trouble.count("its process died") == 2
+    assert trouble.count("its process died") == 3
     assert "its worker died too often, or it may run only once (LeaseLost)" in trouble
     assert running not in trouble
-    assert says(world, "journal", "--trouble", "--gpu", GPU).count(waiting) == 2
+    assert "the last time: its process died" in trouble
+    assert says(world, "journal", "--trouble", "--gpu", GPU).count(waiting) == 3
+    assert "has ended: FAILURE (LeaseLost: its worker died under it; it was given out 3 times)" in says(
+        world, "why", waiting
+    )
     assert "no GPU 'x:1' is registered" in says(world, "journal", "--gpu", "x:1", code=1)
     said = [(line["level"], line["gpu"], line["pool"], line["message"]) for line in lines_of(world, running)]
     assert said == [
@@ -75,7 +79,7 @@ def inspected(world, running, waiting):
     (answer,) = world.app.control.broadcast("gpulease_undrain", arguments={"gpu": GPU}, reply=True, timeout=5, limit=1)
     assert answer == {f"gpu0@{HOST}": {"ok": f"{GPU} takes work"}}
     (answer,) = world.app.control.broadcast("gpulease_drain", arguments={"gpu": "x:1"}, reply=True, timeout=5, limit=1)
-    assert answer == {f"gpu0@{HOST}": {"ok": f"nothing to do: it serves {GPU}"}}
+    assert answer == {f"gpu0@{HOST}": {"error": f"no GPU 'x:1' is registered; {GPU} is"}}
     assert world.row(0)["state"] == "leased"
 
 

@@ -94,7 +94,7 @@ def server_set(app):
 
 def test_where_all_is_well_nothing_is_found_and_nothing_is_left_behind(app):
     code, output = examined(app)
-    assert (code, output.splitlines()[-1]) == (0, "nothing found in 22 checks")
+    assert (code, output.splitlines()[-1]) == (0, "nothing found in 24 checks")
     assert "FOUND" not in output
     assert app.gpulease.ledger.client.keys() == []
 
@@ -104,7 +104,7 @@ def test_each_finding_is_printed_with_its_cure(app, server_set):
     code, output = examined(app)
     assert code == 1
     assert re.search(r"FOUND  eviction policy: maxmemory-policy is allkeys-lru.*\n +cure: set .* noeviction\n", output)
-    assert output.endswith("1 finding in 22 checks\n")
+    assert output.endswith("1 finding in 24 checks\n")
 
 
 @pytest.mark.parametrize(("save", "is_wrong"), [("", True), ("3600 1", False)])
@@ -281,3 +281,24 @@ def test_a_gpu_task_that_names_a_queue_is_named(app):
         pass
 
     assert "proj.queued (big)" in found(app)["queues of GPU tasks"]
+
+
+def test_a_key_of_another_type_is_found(app, world):
+    world.join()
+    world.client.delete("gpu:deadlines")
+    world.client.set("gpu:deadlines", "x")
+    assert "gpu:deadlines is no zset any more" in found(app)["types of keys"]
+    world.client.delete("gpu:deadlines")
+    assert "types of keys" not in found(app)
+
+
+def test_a_journal_that_is_dated_in_the_future_is_found_and_goes_on_when_it_is_deleted(app, world):
+    world.client.xadd("gpu:journal", {"what": "hello"}, id="9999999999999999999-0")
+    world.hold(ticket="one")
+    assert "with a time of the future (3" in found(app)["journal"]
+    for command in ("journal", "why"):
+        arguments = (command, "task-1") if command == "why" else (command,)
+        assert CliRunner().invoke(gpulease, arguments, obj=SimpleNamespace(app=app)).exit_code == 0
+    world.client.delete("gpu:journal")
+    world.hold(ticket="two")
+    assert "journal" not in found(app)

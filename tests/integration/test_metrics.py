@@ -250,3 +250,25 @@ def test_what_a_stranger_writes_into_the_journal_stops_nobody(world, watch):
     world.client.xadd(world.key("journal"), {"what": "released"})
     world.ledger.corrected("", "", "missed event: free, and somebody waits")
     assert met(watch, measures.CORRECTIONS) == {"missed event": 1.0}
+
+
+def test_a_journal_that_begins_anew_is_followed_on(world, watch):
+    world.client.xadd("gpu:journal", {"what": "hello"}, id="9999999999999999999-0")
+    world.ledger.corrected("", "", "missed event: free, and somebody waits")
+    assert met(watch, measures.CORRECTIONS) == {"missed event": 1.0}
+    world.client.delete("gpu:journal")
+    world.ledger.corrected("", "", "missed event: free, and somebody waits")
+    assert met(watch, measures.CORRECTIONS) == {"missed event": 2.0}
+
+
+def test_a_word_that_is_none_of_ours_is_no_label(world, watch):
+    for number in range(3):
+        world.ledger.corrected("", "", f"whatever {number}")
+        world.client.xadd("gpu:journal", {"what": "requeued", "detail": f"because {number}"})
+        world.client.xadd("gpu:journal", {"what": "dropped", "detail": f"because {number}"})
+        world.client.hincrby("gpu:counters", f"whatever {number}", 1)
+    world.client.hset("gpu:counters", "nonsense", "x")
+    told = {measure: met(watch, measure) for measure in (measures.CORRECTIONS, measures.REDELIVERIES)}
+    assert told == {measures.CORRECTIONS: {"other": 3.0}, measures.REDELIVERIES: {"other": 3.0}}
+    assert met(watch, measures.DUPLICATES) == {"other": 3.0}
+    assert met(watch, measures.EVENT)["other"] == 3.0

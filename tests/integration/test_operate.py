@@ -181,3 +181,64 @@ def test_where_there_is_nothing_to_take_it_is_said_so(world, says):
 @pytest.mark.parametrize("command", [["why", ""], ["bump", "", "--priority", "1"], ["cancel", ""]])
 def test_an_empty_task_id_is_a_mistake_of_the_caller(says, command):
     assert says(*command)[0] == 2
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
+def test_a_time_that_cannot_be_waited_for_is_refused(says, seconds):
+    code, said = says("run", "--timeout", seconds, "--", "true")
+    assert (code, "Invalid value for '--timeout'" in said) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "key", "kind"),
+    [
+        ("status", "gpus", "zset"),
+        ("pending", "lines", "set"),
+        ("why one", "lease:node:0", "string"),
+        ("why one", "journal", "stream"),
+        ("run true", "names", "hash"),
+    ],
+)
+def test_a_key_that_somebody_has_put_in_the_place_of_ours_is_named_with_the_cure(app, world, command, key, kind):
+    world.join()
+    world.drained()
+    world.hold(task_id="one")
+    key = f"gpu:{key}"
+    kept = world.client.dump(key)
+    world.client.delete(key)
+    world.client.lpush(key, "x")
+    result = CliRunner().invoke(gpulease, command.split(), obj=SimpleNamespace(app=app))
+    world.client.delete(key)
+    if kept:
+        world.client.restore(key, 0, kept)
+    assert isinstance(result.exception, SystemExit)
+    assert f"somebody has written something else in the place of our keys: {key} is no {kind} any more" in result.output
+    assert f"DEL {key}" in result.output
+
+
+def test_what_anybody_has_written_is_no_order_to_the_terminal(app, world):
+    world.hold(task="proj\x1b[2Jrender", task_id="o\x07ne")
+    for command in (["pending"], ["why", "o\x07ne"], ["journal"]):
+        result = CliRunner().invoke(gpulease, command, obj=SimpleNamespace(app=app))
+        assert (result.exit_code, "\x1b" in result.output, "\x07" in result.output) == (0, False, False)
+        assert "o?ne" in result.output
+    world.join()
+    world.client.set("gpu:lease:node:0", "\x1b[2J", px=60_000)
+    assert (
+        "\x1b"
+        not in CliRunner().invoke(gpulease, ["release", "node:0", "--force"], obj=SimpleNamespace(app=app)).output
+    )
+    world.ledger.drain("node:0", drained=True)
+    world.ledger.cancel("o\x07ne")
+    while ending := world.ledger.end():
+        world.ledger.finish(ending.ticket)
+
+
+def test_why_names_the_exception_by_which_a_task_has_ended(app, world):
+    worker = world.join()
+    world.hold(task_id="one")
+    worker.claim()
+    world.ledger.release(worker.run())
+    app.backend.mark_as_failure("one", ValueError("no such scene\nin the file"))
+    result = CliRunner().invoke(gpulease, ["why", "one"], obj=SimpleNamespace(app=app))
+    assert "task one has ended: FAILURE (ValueError: no such scene); it ran on node:0" in result.output

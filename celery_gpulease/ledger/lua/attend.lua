@@ -1,11 +1,11 @@
 -- Somebody still waits to run a program, in its pool's line, on a GPU of this host: one that is free is claimed.
 -- Safe to repeat: what was forgotten meanwhile comes back to its old place.
 -- KEYS: prefix
--- ARGV: ticket task host pool priority score ttl_ms seed
+-- ARGV: ticket task host pool priority score ttl_ms is_back seed
 -- Returns: {'waiting', score} | {'claimed', gpu, index, token, fence, delivery, its lease's ttl_ms} | {'ended'}
 --   | {'unserved', gpu, its pools, ...}: no GPU of this host serves this pool
 -- include: dispatch host
-local ticket, task, host, pool, priority, score, ttl_ms, seed = unpack(ARGV)
+local ticket, task, host, pool, priority, score, ttl_ms, is_back, seed = unpack(ARGV)
 local name, pin = key('ticket', ticket), pin_of_program(host, pool)
 local serving, others = {}, {}
 
@@ -33,7 +33,8 @@ end
 redis.call('HSET', name, 'waits_until', NOW + ttl_ms)
 
 for _, gpu in ipairs(serving) do
-  if redis.call('HGET', name, 'state') == 'pending' then
+  -- who was cut off takes no GPU without a living worker yet: Redis may have forgotten what runs there
+  if redis.call('HGET', name, 'state') == 'pending' and (is_back == '0' or is_alive(gpu)) then
     claim_next(gpu, false, seed)
   end
 end

@@ -2,7 +2,7 @@
 -- KEYS: prefix
 -- ARGV: gpu dead seed
 -- Returns: {'buried', ticket or ''} | {'none'}: another worker has come since, or somebody else was first
--- include: take_up
+-- include: take_up offline
 local gpu, dead, seed = unpack(ARGV)
 local presence = redis.call('HGET', key('device', gpu), 'presence')
 
@@ -11,6 +11,7 @@ if not presence or not string.find(presence, dead, 1, true) then
 end
 redis.call('DEL', key('worker', gpu)) -- first: a living worker that did not start its claim would be quarantined
 mark_busy(gpu)
+note_offline(gpu)
 local ticket = take_up_from(dead, gpu, 'its worker died', seed)
 redis.call('HDEL', key('device', gpu), 'presence') -- last: what stops half-way is done again
 return { 'buried', ticket }

@@ -1,14 +1,16 @@
 -- A GPU's own worker takes work for it. A claim of its own that nobody started yet is its claim: safe to repeat.
 -- KEYS: prefix
--- ARGV: gpu seed
--- Returns: {'claimed', ticket} | {'idle'} | {'closed', reason, ms until the lease and any wish end, or -1: never,
---   -2: there is neither}
--- include: claim
-local gpu, seed = unpack(ARGV)
+-- ARGV: gpu program_fence hold_ms seed
+-- Returns: {'claimed', ticket} | {'idle'} | {'forgotten'}
+--   | {'closed', reason, ms until the lease and any wish end, or -1: never, -2: there is neither}
+-- include: claim recall
+local gpu, program_fence, hold_ms, seed = unpack(ARGV)
 local claim = redis.call('HMGET', key('claim', gpu), 'ticket', 'state', 'token')
 
 if claim[2] == 'claimed' and redis.call('GET', key('lease', gpu)) == claim[3] then
   return { 'claimed', claim[1] }
+elseif is_held_back(gpu, program_fence, hold_ms) then
+  return { 'forgotten' }
 end
 local word, ticket = claim_next(gpu, true, seed)
 if word ~= 'closed' then

@@ -2,7 +2,7 @@
 -- KEYS: prefix
 -- ARGV: gpu found_in change seed
 -- Returns: {what was wrong, ...}
--- include: possession
+-- include: possession pulse offline
 local gpu, found_in, change, seed = unpack(ARGV)
 local device = fields_of(key('device', gpu), 'ttl_ms', 'heartbeat_ms', 'pools')
 local claim = fields_of(key('claim', gpu), 'ticket', 'token', 'state', 'fence')
@@ -28,6 +28,9 @@ else
   look_at_deadline(gpu, claim, lease, lease_ms)
 end
 
+if change == '1' and redis.call('EXISTS', key('worker', gpu)) == 0 and grace() <= NOW then
+  note_offline(gpu)
+end
 correct_all(change)
 if change == '1' and #wrong > 0 then
   claim_next(gpu, false, seed)

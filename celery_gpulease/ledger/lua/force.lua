@@ -1,8 +1,8 @@
 -- An operator takes a GPU's lease away, whoever has it. What runs there is told, and never takes it back.
 -- KEYS: prefix
 -- ARGV: gpu seed
--- Returns: {'claimed' | 'started' | 'program', gpu, task_id, task, worker's presence} | {'foreign', gpu, holder}
---   | {'free', gpu} | {'unknown'}
+-- Returns: {'claimed' | 'started' | 'program', gpu, task_id, task, worker's presence; '' of a program}
+--   | {'foreign', gpu, holder} | {'free', gpu} | {'unknown'}
 -- include: dispatch
 local seed = ARGV[2]
 local gpu = pinned_gpu(ARGV[1])
@@ -24,7 +24,8 @@ if lease and lease ~= claim[2] then
 end
 local t = redis.call('HMGET', key('ticket', ticket or ''), 'task_id', 'task', 'why', 'pin')
 local run = is_program(t[4]) and 'program' or 'started'
-local loser = { claim[3] == 'claimed' and 'claimed' or run, gpu, t[1], t[2], redis.call('GET', key('worker', gpu)) }
+local loser = { claim[3] == 'claimed' and 'claimed' or run, gpu, t[1], t[2],
+  run == 'program' and '' or redis.call('GET', key('worker', gpu)) }
 
 if claim[3] == 'claimed' then
   unclaim(gpu)

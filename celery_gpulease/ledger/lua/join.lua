@@ -4,7 +4,7 @@
 -- ARGV: gpu instance presence alias index uuid model memory_bytes host pools ttl_ms heartbeat_ms dead seed route
 -- Returns: {'joined'} | {'in_use', presence of the other, when it last reported, does it stop (1 or 0)}
 --   | {'named', other gpu, and of its worker the same}
--- include: take_up pulse host succeed
+-- include: take_up pulse host succeed offline
 local gpu, instance, presence, alias, index, uuid, model, memory_bytes = unpack(ARGV)
 local host, pools, ttl_ms, heartbeat_ms, dead, seed, route = unpack(ARGV, 9)
 local function told_of(one)
@@ -32,6 +32,7 @@ end
 local last = redis.call('HGET', key('device', gpu), 'presence')
 if not (last and string.find(last, instance, 1, true)) then
   redis.call('HDEL', key('closed', gpu), 'device') -- it looks for itself before it serves
+  note_offline(gpu) -- whoever served it before
 end
 mark_busy(gpu) -- of pools that it may have left
 redis.call('ZADD', GPUS, ttl_ms, gpu)
@@ -44,7 +45,7 @@ redis.call('HSET', NAMES, alias, gpu, gpu, gpu)
 if named and named ~= '' then
   succeed(gpu, named, alias)
 end
-redis.call('HDEL', key('device', gpu), 'running', 'reported_ms')
+redis.call('HDEL', key('device', gpu), 'running', 'reported_ms', 'is_offline')
 redis.call('HDEL', key('closed', gpu), 'closing')
 if is_dead then -- while the dead one's presence is there: what stops half-way is done again
   take_up_from(dead, gpu, 'taken over', seed)

@@ -35,5 +35,6 @@ if phase == 'gone' then
   redis.call('DEL', key('worker', gpu))
   redis.call('HDEL', key('device', gpu), 'presence')
   withdraw_all(gpu)
+  claim_next(gpu, false, seed) -- a program that waits needs no worker
 end
 return { 'left' }

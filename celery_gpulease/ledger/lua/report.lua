@@ -14,6 +14,9 @@ if not is_registered(gpu) then
 end
 redis.call('SET', key('worker', gpu), presence, 'PX', ttl_ms_of(gpu))
 redis.call('HSET', key('device', gpu), 'running', running_token, 'reported_ms', NOW, 'presence', presence)
+if not other then
+  redis.call('HDEL', key('device', gpu), 'is_offline') -- it was only cut off
+end
 beat_pulse(gpu)
 
 local closed = redis.call('HMGET', key('closed', gpu), 'quarantine', 'until_ms', 'left', 'closing')

@@ -28,8 +28,12 @@ if t[1] ~= 'tail' and (not lease or lease == token) then
   redis.call('HSET', key('claim', gpu), 'state', 'started', 'started_ms', NOW)
   if t[1] == 'claimed' then
     task_ids[ticket] = t[7]
-    redis.call('HDEL', key('closed', gpu), 'quarantines', 'quarantined_by') -- it is well
     note('started', ticket, gpu, '')
+    if holder == ticket then -- a program: the GPU's worker remembers it, should Redis forget it (include/recall.lua)
+      redis.pcall('PUBLISH', key('here', gpu), 'program ' .. string.match(token, '%d+$'))
+    else
+      redis.call('HDEL', key('closed', gpu), 'quarantines', 'quarantined_by') -- its worker is well
+    end
   end
   local earlier = runs - 1
   if stores_result == '1' and earlier > tonumber(t[5] or 0) then

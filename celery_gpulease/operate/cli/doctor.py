@@ -8,7 +8,7 @@ import click
 
 from celery_gpulease.operate.cli.group import as_json, gpulease, print_json
 from celery_gpulease.operate.doctor import OF_REDIS, OF_SETTINGS, examine
-from celery_gpulease.operate.tables import counted
+from celery_gpulease.operate.tables import counted, harmless
 
 
 @gpulease.command
@@ -24,9 +24,9 @@ def doctor(context: click.Context, /, *, is_json: bool) -> None:
     for check, one in examine(context.obj.app):
         found.append({"check": check, **asdict(one)})
         if not is_json:
-            click.echo(f"{'note' if one.is_note else 'FOUND'}  {check}: {one.what}")
+            click.echo(f"{'note' if one.is_note else 'FOUND'}  {check}: {harmless(one.what)}")
             if one.cure:
-                click.echo(f"       cure: {one.cure}")
+                click.echo(f"       cure: {harmless(one.cure)}")
     number = sum(not one["is_note"] for one in found)
     if is_json:
         print_json(found)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +13,14 @@ import click
 
 from celery_gpulease.exceptions import GPULeaseError
 from celery_gpulease.installed import installation
-from celery_gpulease.operate.tables import screen
+from celery_gpulease.ledger.connection import WrongType
+from celery_gpulease.ledger.types import cure, in_words, wrong_keys
+from celery_gpulease.operate.tables import harmless, screen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from celery_gpulease.ledger import Ledger
     from celery_gpulease.operate.tables import Screen
 
 as_json = click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
@@ -37,11 +42,35 @@ def command(run: Callable[..., None]) -> click.Command:
     @wraps(run)
     def with_ledger(context: click.Context, /, *args: Any, **options: Any) -> None:
         try:
-            run(installation(context.obj.app).ledger, *args, **options)
+            ledger = installation(context.obj.app).ledger
+            with _wrong_keys_named(ledger):
+                run(ledger, *args, **options)
         except GPULeaseError as error:
-            raise click.ClickException(f"{type(error).__name__}: {error}") from error
+            raise click.ClickException(harmless(f"{type(error).__name__}: {error}")) from error
 
     return gpulease.command(run.__name__)(with_ledger)
+
+
+@contextmanager
+def _wrong_keys_named(ledger: Ledger) -> Iterator[None]:
+    """A key of another type than ours is named, with the cure, where it can be found."""
+    try:
+        yield
+    except WrongType as error:
+        if not (wrong := wrong_keys(ledger)):
+            raise
+        raise click.ClickException(f"{in_words(wrong)}; {cure(wrong)}") from error
+
+
+class Finite(click.FloatRange):
+    """Seconds, or hours: no `nan`, nor `inf`, which click takes for numbers in any range."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        """The number."""
+        number = super().convert(value, parameter, context)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number that can be waited for", parameter, context)
+        return number
 
 
 def this_app() -> Any:

@@ -11,7 +11,7 @@ import click
 
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.ledger.views import gpu_rows, pending_rows, pool_rows
-from celery_gpulease.operate.cli.group import as_json, command, print_json, this_screen
+from celery_gpulease.operate.cli.group import Finite, as_json, command, print_json, this_screen
 from celery_gpulease.operate.tables import Table, seconds, task_of
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 @command
 @as_json
 @click.option("--watch", is_flag=True, help="Go on until Ctrl-C: live on a terminal, one after the other in a pipe.")
-@click.option(
-    "--every", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between two looks of --watch."
-)
+@click.option("--every", type=Finite(0.1), default=1.0, show_default=True, help="Seconds between two looks of --watch.")
 def status(ledger: Ledger, *, is_json: bool, watch: bool, every: float) -> None:
     """Show every GPU and its lease, every pool and how many wait for it.
 

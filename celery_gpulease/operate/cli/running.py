@@ -8,7 +8,7 @@ import click
 
 from celery_gpulease.exceptions import TurnTimeout
 from celery_gpulease.model import DEFAULT_POOL, PRIORITIES, check_pool
-from celery_gpulease.operate.cli.group import command
+from celery_gpulease.operate.cli.group import Finite, command
 from celery_gpulease.programs.running import run as run_program
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ TIMED_OUT: Final = 124
     show_default=True,
     help="As the broker counts: Redis serves 0 first, RabbitMQ last.",
 )
-@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait for its turn; then exit code 124.")
+@click.option("--timeout", type=Finite(min=0), help="Seconds to wait for its turn; then exit code 124.")
 @click.argument("program", metavar="-- CMD…", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(ledger: Ledger, program: tuple[str, ...], *, pool: str, priority: int, timeout: float | None) -> None:
     """Run any program on a GPU of this host, under a lease, when its turn comes; its exit code is passed on."""

@@ -12,7 +12,7 @@ from celery_gpulease.ledger.views import held_of_pool
 from celery_gpulease.model import PRIORITIES, check_pool, unique
 from celery_gpulease.operate.cli.completion import complete_gpu, complete_task
 from celery_gpulease.operate.cli.group import command, known, not_empty, this_app
-from celery_gpulease.operate.tables import counted
+from celery_gpulease.operate.tables import counted, harmless
 from celery_gpulease.reconcile.corrections import reconcile as reconcile_ledger
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def reconcile(ledger: Ledger, *, dry_run: bool) -> None:
         message = "another process reconciles at this moment"
         raise click.ClickException(message)
     for correction in found:
-        click.echo(str(correction))
+        click.echo(harmless(str(correction)))
     number = sum(one.is_corrected for one in found)
     click.echo(counted(number, "correction") + (" to make" if dry_run else ""))
 
@@ -126,7 +126,7 @@ def release(ledger: Ledger, gpu: str, *, force: bool) -> None:
         "program": "loses it, and is stopped",
         "foreign": "loses it",
     }
-    click.echo(f"GPU {found.gpu}: {found.loser} {what[found.word]}")
+    click.echo(harmless(f"GPU {found.gpu}: {found.loser} {what[found.word]}"))
 
 
 @command

@@ -15,7 +15,16 @@ from celery_gpulease.ledger.story import story_of, whereabouts
 from celery_gpulease.ledger.views import gpu_rows
 from celery_gpulease.operate import stories
 from celery_gpulease.operate.cli.completion import complete_gpu, complete_task
-from celery_gpulease.operate.cli.group import as_json, command, known, not_empty, print_json, this_app, this_screen
+from celery_gpulease.operate.cli.group import (
+    Finite,
+    as_json,
+    command,
+    known,
+    not_empty,
+    print_json,
+    this_app,
+    this_screen,
+)
 from celery_gpulease.operate.tables import Table, counted
 
 if TYPE_CHECKING:
@@ -40,7 +49,7 @@ def why(ledger: Ledger, task_id: str, *, is_json: bool) -> None:
         raise click.ClickException(message + (f" ({end.trouble})" if end.trouble else ""))
     sentences = stories.sentences(task_id, story, now, end, gpu_rows(ledger))
     if is_json:
-        told = {"task_id": task_id, "summary": sentences, "state": end.state}
+        told = {"task_id": task_id, "summary": sentences, "state": end.state, "error": end.error or None}
         print_json({**told, "now": list(map(asdict, now)), "story": list(map(asdict, story))})
         return
     table = Table(("TIME", "WHAT", "GPU", ""), [stories.row(one) for one in story])
@@ -51,7 +60,7 @@ def why(ledger: Ledger, task_id: str, *, is_json: bool) -> None:
 @as_json
 @click.option("--trouble", is_flag=True, help="Only what did not go its usual way: deaths, quarantines, corrections …")
 @click.option("--gpu", help="Only of this GPU.", shell_complete=complete_gpu)
-@click.option("--hours", type=click.FloatRange(0), help="Only of the last so many hours.")
+@click.option("--hours", type=Finite(0), help="Only of the last so many hours.")
 @click.option("-n", "--number", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
 def journal(ledger: Ledger, *, is_json: bool, trouble: bool, gpu: str | None, hours: float | None, number: int) -> None:
     """Tell what happened lately, to all tasks and GPUs, the last at the end.

@@ -38,6 +38,8 @@ OF_REDIS: Final[dict[str, Check]] = {
     "eviction policy": server.eviction,
     "notifications": server.notifications,
     "clock": server.clock,
+    "types of keys": pool.types,
+    "journal": pool.future,
     "workers": pool.living,
     "versions": pool.versions,
     "reconciler": pool.reconciler,

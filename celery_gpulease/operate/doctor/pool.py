@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.ledger import census
 from celery_gpulease.ledger.checks import bare_keys
+from celery_gpulease.ledger.types import cure, wrong_keys
+from celery_gpulease.ledger.types import in_words as in_words_of
 from celery_gpulease.ledger.views import gpu_rows
 from celery_gpulease.operate.doctor.conf import some
 from celery_gpulease.operate.doctor.finding import Finding, note
+from celery_gpulease.operate.stories import moment
 from celery_gpulease.operate.tables import counted
 from celery_gpulease.operate.tables import seconds as in_words
 from celery_gpulease.version import __version__
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
 
     from celery_gpulease.ledger import Ledger
 
+#: Seconds by which the server's clock may be ahead of ours, or have been.
+AHEAD: Final = 3600.0
 #: Periods without a reconciliation.
 SILENT: Final = 5
 #: What to do about a line's GPUs that are all in one state.
@@ -87,6 +93,23 @@ def orphaned_queues(_: Any, ledger: Ledger) -> Iterator[Finding]:
         yield Finding(
             f"{key}, the queue of a GPU that does not exist (any more), has {counted(length, 'message')}",
             f"if that GPU does not come back, delete the key {key}: the ledger has what it needs of them",
+        )
+
+
+def types(_: Any, ledger: Ledger) -> Iterator[Finding]:
+    """Keys of ours that hold something else."""
+    if wrong := wrong_keys(ledger):
+        yield Finding(in_words_of(wrong), cure(wrong))
+
+
+def future(_: Any, ledger: Ledger) -> Iterator[Finding]:
+    """Entries of the journal that are dated later than now: whatever happens after them gets their time."""
+    last, now = census.last_entry_at(ledger), time.time()
+    if last is not None and last > now + AHEAD:
+        yield Finding(
+            f"somebody has written into the journal with a time of the future ({moment(last)}), and all that happens "
+            "now is dated so too: `why`, `journal --hours` and the metrics are wrong",
+            f"delete {ledger.keys.named('journal')}: it begins anew, and nothing else needs it",
         )
 
 

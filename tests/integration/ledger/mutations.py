@@ -72,6 +72,16 @@ MUTATIONS = {
         "return grace_until, false",
         "ledger/test_reap.py::test_a_grace_of_a_clock_that_was_stepped_back_since_spares_nobody",
     ),
+    "a_program_that_is_forgotten_is_overlooked": Mutation(
+        "if tonumber(program_fence) <= (tonumber(redis.call('GET', key('fence', gpu))) or 0) then",
+        "if true then",
+        "ledger/test_run.py::test_a_program_that_redis_has_forgotten_keeps_its_gpu_from_who_waits_until_it_has_beaten",
+    ),
+    "who_was_cut_off_takes_what_may_run": Mutation(
+        "(is_back == '0' or is_alive(gpu))",
+        "true",
+        "ledger/test_run.py::test_who_was_cut_off_takes_only_what_a_living_worker_offers",
+    ),
     "bury_overlooks_who_came_since": Mutation(
         "if not presence or not string.find(presence, dead, 1, true) then",
         "if not presence then",

@@ -2,6 +2,8 @@
 
 import pytest
 
+from celery_gpulease.reconcile.gpus import correct_gpu
+
 
 @pytest.fixture
 def dead(world):
@@ -114,3 +116,39 @@ def test_a_run_that_another_worker_started_is_not_its_own(world):
     world.lapse_presence()  # it is cut off, and runs on
     buried(world, world.join())
     assert (world.lease(), world.state(ticket)) == (run.token, "started")
+
+
+def told_offline(world):
+    entries = [fields for _, fields in world.client.xrange("gpu:journal") if fields["what"] == "offline"]
+    return [(one["gpu"], one["detail"]) for one in entries]
+
+
+def test_the_journal_says_once_that_a_worker_is_gone_without_a_goodbye(world, dead):
+    buried(world, dead)
+    assert not world.ledger.bury("node:0", dead.presence.instance)
+    assert told_offline(world) == [("node:0", "gpu@node")]
+    world.join("node:0").leave()
+    assert list(correct_gpu(world.ledger, "node:0", change=True)) == []
+    assert told_offline(world) == [("node:0", "gpu@node")]
+
+
+def test_the_reconciler_says_it_where_no_neighbour_can_and_again_when_it_happens_again(world, dead):
+    dead.die()
+    world.lapse_presence()
+    list(correct_gpu(world.ledger, "node:0", change=False))
+    assert told_offline(world) == []
+    for _ in range(2):
+        list(correct_gpu(world.ledger, "node:0", change=True))
+    assert told_offline(world) == [("node:0", "gpu@node")]
+    dead.report()  # it was only cut off
+    world.lapse_presence()
+    list(correct_gpu(world.ledger, "node:0", change=True))
+    assert len(told_offline(world)) == 2
+
+
+def test_who_takes_a_gpu_over_says_it_of_who_was_there(world, dead):
+    world.lapse_presence()
+    newcomer = world.join()
+    assert told_offline(world) == [("node:0", "gpu@node")]
+    newcomer.join()
+    assert len(told_offline(world)) == 1

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 import pytest
 import redis
 
+from celery_gpulease.ledger import Ledger
 from celery_gpulease.ledger.kept import Kept
+from celery_gpulease.settings import Settings
 
 
 @pytest.fixture
@@ -31,6 +33,15 @@ def test_one_connection_serves_one_thread_also_after_an_error_of_the_servers(kep
 def test_one_that_has_died_is_replaced_unnoticed(world, kept):
     world.client.client_kill_filter(_id=kept.ask("CLIENT", "ID"))
     assert kept.ask("ECHO", "here") == "here"
+
+
+def test_one_that_has_died_is_replaced_also_where_redis_py_is_told_to_try_nothing_again(redis_url):
+    ledger = Ledger(Settings(redis_url=redis_url, redis_options={"retry": None}))
+    kept = Kept(ledger.client)
+    for _ in range(3):
+        ledger.client.client_kill_filter(_id=kept.ask("CLIENT", "ID"))
+        assert kept.ask("ECHO", "here") == "here"
+    ledger.client.close()
 
 
 class Interrupted(BaseException):

@@ -188,3 +188,19 @@ def test_not_so_where_a_worker_serves_it_elsewhere_by_now(world, worker):
     elsewhere.join()
     world.join(ALIAS)
     assert sorted(row.id for row in gpu_rows(world.ledger)) == [ID, ALIAS]
+
+
+@pytest.mark.parametrize(("before", "after"), [(ID, ALIAS), (ALIAS, ID)])
+def test_what_is_pinned_by_a_name_that_the_worker_had_before_goes_to_it_still(world, before, after):
+    old = world.join(before)
+    world.drained(before)
+    waiting = world.hold(pin=before)
+    old.leave()
+    old.die()
+    worker = world.join(after)
+    world.ledger.drain(after, drained=False)
+    worker.claim()
+    assert world.state(waiting) == "claimed"
+    world.ledger.release(worker.run())
+    assert world.state(world.hold(pin=before)) == "claimed"
+    world.ledger.release(worker.run())

@@ -258,3 +258,26 @@ def test_a_lost_reply_changes_nothing(world, worker):
     before = world.closed()
     assert world.ledger.reap("node:0") == "none"
     assert world.closed() == before
+
+
+def test_who_is_acquitted_stays_closed_while_something_is_left_there(world):
+    workers = [world.join(f"node:{number}") for number in range(3)]
+    bad = world.hold()
+    for number, worker in enumerate(workers):
+        assert worker.claim() == bad
+        unstarted(world, worker.gpu)
+        if number == 0:
+            world.ledger.quarantine(worker.gpu, "somebody is left", "[]")
+    assert world.closed() == {"quarantine": "somebody is left", "left": "[]", "until_ms": world.closed()["until_ms"]}
+    assert "node:0" not in world.free()
+    world.ledger.quarantine("node:0", "nobody is", "")
+    assert "node:0" in world.free()
+    while ending := world.ledger.end():
+        world.ledger.finish(ending.ticket)
+
+
+def test_what_was_not_started_is_no_lease_that_a_run_has_lost(world, worker):
+    world.hold()
+    worker.claim()
+    unstarted(world)
+    assert world.count("reaped") == 0

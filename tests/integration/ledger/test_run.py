@@ -9,6 +9,7 @@ from celery_gpulease.ledger.turns import Program
 from celery_gpulease.ledger.views import gpu_rows, pending_rows, pool_rows
 from celery_gpulease.reconcile.corrections import reconcile
 from tests.integration.ledger.program_machine import ProgramMachine
+from tests.integration.ledger.test_forgotten import Snapshots
 
 
 class Waiter:
@@ -19,8 +20,8 @@ class Waiter:
         self.program = Program(ticket, f"run: {ticket}", host, pool, priority)
         world.listen(ticket)
 
-    def ask(self):
-        turn = self.world.ledger.attend(self.program, self.score)
+    def ask(self, **given):
+        turn = self.world.ledger.attend(self.program, self.score, **given)
         self.score = turn.score or self.score
         return turn
 
@@ -232,6 +233,97 @@ def test_a_worker_that_goes_meanwhile_takes_nothing_with_it(world, waiter, how):
     assert world.ledger.renew(run) == "renewed"
 
 
+def test_a_worker_that_leaves_lets_the_program_that_waits_have_its_gpu(world, waiter):
+    worker = world.join()
+    worker.close()
+    program = waiter()
+    assert program.ask().word == "waiting"
+    world.heard()
+    worker.leave()
+    assert ("gpu:here:program", "claimed") in world.heard()
+    assert program.run().ticket == "program"
+
+
+def test_that_a_program_starts_says_nothing_of_the_worker(world, waiter):
+    worker = world.join()
+    world.client.hset("gpu:closed:node:0", mapping={"quarantines": 2, "quarantined_by": "another"})
+    run = waiter().run()
+    assert world.closed() == {"quarantines": "2", "quarantined_by": "another"}
+    world.ledger.release(run)
+    world.hold(ticket="task")
+    worker.claim()
+    worker.run()
+    assert world.closed() == {}
+
+
+# Redis was emptied, or has loaded an old snapshot
+
+
+@pytest.fixture
+def snapshots(redis_url):
+    made = Snapshots(redis_url)
+    yield made
+    made.client.close()
+
+
+def test_the_worker_of_its_gpu_is_told_of_its_fence(world, waiter):
+    world.join()
+    run = waiter().run()
+    assert ("gpu:here:node:0", f"program {run.fence}") in world.heard()
+    assert world.ledger.recall("node:0", 0) == run.fence
+    world.ledger.release(run)
+    assert world.ledger.recall("node:0", run.fence) == 0
+    assert not world.client.exists("gpu:want:node:0")
+
+
+@pytest.mark.parametrize("how", ["claim", "recall"])
+def test_a_program_that_redis_has_forgotten_keeps_its_gpu_from_who_waits_until_it_has_beaten(
+    world, waiter, snapshots, how
+):
+    worker = world.join()
+    world.stranger_takes()
+    world.hold(ticket="task")
+    before = snapshots.take()
+    world.client.delete("gpu:pending:default", "gpu:lease:node:0")
+    run = waiter().run()
+    snapshots.load(before)
+    world.delete_lease()
+    if how == "claim":
+        assert world.ledger.claim(worker.gpu, run.fence).reason == "forgotten"
+    else:
+        assert world.ledger.recall(worker.gpu, run.fence) is None
+    assert worker.claim().reason == "wanted"
+    assert world.ledger.dispatch(worker.gpu) == "closed"
+    assert world.ledger.renew(run) == "flushed"
+    world.unwant()
+    assert worker.claim().reason == "leased"
+    world.ledger.release(run)
+    assert worker.claim() == "task"
+
+
+def test_what_began_after_a_program_keeps_nothing_back(world, waiter):
+    worker = world.join()
+    run = waiter().run()
+    world.ledger.release(run)
+    world.hold(ticket="task")
+    later = worker.run()
+    assert world.ledger.recall(worker.gpu, run.fence) == 0
+    world.ledger.release(later)
+    assert world.ledger.claim(worker.gpu, run.fence) is None
+
+
+def test_who_was_cut_off_takes_only_what_a_living_worker_offers(world, waiter):
+    world.join()
+    world.stranger_takes()
+    program = waiter()
+    program.ask()
+    world.deafen("node:0")  # as after a restart: its worker has not subscribed again, nor said what it runs
+    world.delete_lease()
+    assert program.ask(is_back=True).word == "waiting"
+    world.listen("node:0")
+    assert program.ask(is_back=True).word == "claimed"
+
+
 # who waits no more
 
 
@@ -318,7 +410,7 @@ def test_by_force_it_loses_its_gpu_which_is_free_when_it_is_gone(world, waiter):
     worker = world.join()
     run = waiter().run()
     found = world.ledger.force("node:0")
-    assert (found.word, found.loser) == ("program", "run: program[program] (gpu@node)")
+    assert (found.word, found.loser) == ("program", "run: program[program]")
     assert world.ledger.force("node:0") == found
     assert ("gpu:here:program", "lease") in world.heard()
     world.hold(ticket="next")

@@ -11,15 +11,18 @@ local function next_fence(gpu)
   return fence
 end
 
--- Pinned tickets first (by the id, then by the other name), then the pools in their order: each one's line, and beside
+-- Pinned tickets first (by the id, then by the other names), then the pools in their order: each one's line, and beside
 -- it the line of the programs of this host. Where `only_programs` says so, these alone.
 local function lines_of(gpu, only_programs)
   local lines, device = {}, device_of(gpu)
-  local alias, host = device[4], device[5] or ''
+  local alias, host, other = device[4], device[5] or '', device[6] or ''
   if not only_programs then
     lines[1] = { key('pinned', gpu) }
     if alias and alias ~= gpu then
       lines[2] = { key('pinned', alias) }
+    end
+    if other ~= '' and other ~= gpu and other ~= alias then -- its UUID, where its worker has no NVML any more
+      lines[#lines + 1] = { key('pinned', other) }
     end
   end
   for pool in pools_of(gpu) do

@@ -8,8 +8,18 @@ local function task_id_of(ticket)
   return task_ids[ticket]
 end
 
-local function note(what, ticket, gpu, detail)
-  redis.call('XADD', JOURNAL, 'MAXLEN', '~', 10000, '*', 'what', what, 'ticket', ticket, 'task_id', task_id_of(ticket),
+local function add_entry(call, what, ticket, gpu, detail)
+  return call('XADD', JOURNAL, 'MAXLEN', '~', 10000, '*', 'what', what, 'ticket', ticket, 'task_id', task_id_of(ticket),
     'gpu', gpu or '', 'detail', detail or '')
+end
+
+local function note(what, ticket, gpu, detail)
+  local added = add_entry(redis.pcall, what, ticket, gpu, detail)
+  if type(added) == 'table' then
+    if string.find(added.err, 'exhausted', 1, true) then
+      redis.call('DEL', JOURNAL) -- somebody has written the last entry that there can be: it begins anew
+    end
+    add_entry(redis.call, what, ticket, gpu, detail)
+  end
   redis.call('HINCRBY', COUNTERS, what, 1)
 end

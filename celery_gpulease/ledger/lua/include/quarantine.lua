@@ -34,10 +34,13 @@ end
 local function acquit(ticket)
   local acquitted = {}
   for _, gpu in ipairs(redis.call('SMEMBERS', key('returned', ticket))) do
-    if redis.call('HGET', key('closed', gpu), 'quarantined_by') == ticket then
-      end_quarantine(gpu, 'its task was to blame')
+    local closed = redis.call('HMGET', key('closed', gpu), 'quarantined_by', 'left')
+    if closed[1] == ticket then
+      if not closed[2] then -- what is left there closes it still
+        end_quarantine(gpu, 'its task was to blame')
+        acquitted[#acquitted + 1] = gpu
+      end
       redis.call('HDEL', key('closed', gpu), 'quarantines', 'quarantined_by')
-      acquitted[#acquitted + 1] = gpu
     end
   end
   return acquitted

@@ -18,7 +18,7 @@ local function succeed(gpu, other, alias)
   end
   mark_busy(other)
   if redis.call('HGET', NAMES, other) == other then
-    redis.call('HDEL', NAMES, other)
+    redis.call('HSET', NAMES, other, gpu)
   end
   redis.call('ZREM', GPUS, other)
   redis.call('ZREM', HEARTBEATS, other)

@@ -13,7 +13,9 @@ local function take_up(gpu, why, seed)
     return_died(claim[1], gpu, why)
   end
   drop_claim(gpu, claim[2])
-  redis.call('HINCRBY', COUNTERS, 'reaped', 1)
+  if claim[3] ~= 'claimed' then -- else no run has lost anything
+    redis.call('HINCRBY', COUNTERS, 'reaped', 1)
+  end
   mark_free_if_claimable(gpu)
   dispatch_ticket(claim[1], seed)
   acquitted[#acquitted + 1] = gpu -- where its ticket has ended, nothing was dispatched

@@ -63,24 +63,25 @@ local function tickets_of(task_id)
 end
 
 -- A program's end is written nowhere: whoever waits for its turn, or runs it, is told.
-local function end_program(ticket, why)
-  note('ended', ticket, '', why)
+local function end_program(ticket, why, gpu)
+  note('ended', ticket, gpu, why)
   end_ticket(ticket)
   redis.pcall('PUBLISH', key('here', ticket), 'ended')
 end
 
 -- The end must still be written outside Redis (result backend, callbacks): a worker does that, then FINISH.
 -- `beside_a_run`: of the same task, which may be about to store that it asked for a retry. It is due when that run's
--- ticket has ended, or after a while, should that one have vanished.
-local function mark_ending(ticket, why, beside_a_run)
+-- ticket has ended, or after a while, should that one have vanished. `gpu` and `how`: where its last run died, and of what.
+local function mark_ending(ticket, why, beside_a_run, gpu, how)
+  local detail = how and why .. ': ' .. how or why
   if is_program(redis.call('HGET', key('ticket', ticket), 'pin')) then
-    end_program(ticket, why)
+    end_program(ticket, detail, gpu)
     return
   end
   redis.call('ZADD', ENDING, beside_a_run and NOW + LONGEST_AFTER_RUN_MS or NOW, ticket)
   redis.call('HSET', key('ticket', ticket), 'state', 'ending', 'why', why, 'attempts', 0)
   redis.call('HDEL', key('ticket', ticket), 'token', 'nonce')
-  note('ending', ticket, '', why)
+  note('ending', ticket, gpu, detail)
 end
 
 -- Back to the old place in the line, where `delay_ms` says so after a while. `delivered`: does this delivery count?
@@ -127,7 +128,7 @@ local function return_died(ticket, gpu, why)
     note('superseded', ticket, gpu, why)
     end_ticket(ticket)
   elseif t[2] == '0' or deliveries >= tonumber(t[4] or 3) then
-    mark_ending(ticket, 'lease_lost')
+    mark_ending(ticket, 'lease_lost', false, gpu, why)
   else
     back_to_place(ticket, gpu, why, true, delay_after(deliveries, gpu))
   end
