@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_gpulease.exceptions import GPULeaseError
+from celery_gpulease.exceptions import GPULeaseError, LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.operate.tables import screen
 
@@ -37,7 +38,10 @@ def command(run: Callable[..., None]) -> click.Command:
     @wraps(run)
     def with_ledger(context: click.Context, /, *args: Any, **options: Any) -> None:
         try:
-            run(installation(context.obj.app).ledger, *args, **options)
+            ledger = installation(context.obj.app).ledger
+            with suppress(LedgerUnavailable):  # what the command itself says of that is better
+                ledger.look()
+            run(ledger, *args, **options)
         except GPULeaseError as error:
             raise click.ClickException(f"{type(error).__name__}: {error}") from error
 
