@@ -103,7 +103,7 @@ class Calls:
 
     def _claiming_each(self, name: str, many: Iterable[dict[str, Any]]) -> list[list[Any]]:
         """The same, once for each of these values, in one round trip."""
-        one, answers = scripts.source(name), list[list[Any]]()
+        one = scripts.source(name)
         with in_our_words(name):
             if not self._has_agreed:
                 self.agree()
@@ -111,7 +111,7 @@ class Calls:
                 for values in many:
                     given = {**values, "seed": unique()}
                     self._script(name)(keys=[self.keys.prefix], args=scripts.arguments_of(one, given), client=pipe)
-                answers = pipe.execute()
+                answers: list[list[Any]] = pipe.execute()
         return answers
 
     def _call(self, name: str, **values: Any) -> list[Any]:
