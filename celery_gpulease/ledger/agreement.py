@@ -21,21 +21,28 @@ def look(client: Any, prefix: str) -> None:
     _ask(client, prefix, takes=False)
 
 
-def agree(client: Any, prefix: str) -> None:
+def agree(client: Any, prefix: str) -> bool:
     """The same, and where the ledger has no number yet, or nobody uses it any more, it is of our layout from now on.
 
     A process of the version before may still think that it has agreed, and go on sending. So the server's scripts are
     forgotten first: that process must send its own again, which makes it ask (`Calls.agree`).
+
+    Returns:
+        Is it of our layout? Else it must be asked again.
 
     Raises:
         OtherLayout: It is of another one, and in use, or newer.
     """
     word, its = _ask(client, prefix, takes=False)
     if word == "agreed":
-        return
+        return True
     if its < LAYOUT:
         _forget_scripts(client)
-    _ask(client, prefix, takes=True)
+    try:
+        _ask(client, prefix, takes=True)
+    except ResponseError:  # the server writes nothing now, as the operation, if it is to write, will say
+        return False
+    return True
 
 
 def _ask(client: Any, prefix: str, *, takes: bool) -> tuple[str, int]:

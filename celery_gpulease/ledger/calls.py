@@ -80,8 +80,7 @@ class Calls:
             ConfigurationError: The ledger is of another layout.
         """
         self._has_agreed = False
-        agreement.agree(self.client, self.keys.prefix)
-        self._has_agreed = True
+        self._has_agreed = agreement.agree(self.client, self.keys.prefix)
 
     def look(self) -> None:
         """The same for who only reads: nothing is changed.

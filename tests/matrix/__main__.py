@@ -28,7 +28,7 @@ COLUMNS = ("row", "python", *PACKAGES, "server", "result", "seconds")
 TESTS = (
     "tests/integration/ledger",
     "tests/integration/sending",
-    "tests/semantics/test_canvas.py",
+    "tests/semantics/test_canvas.py::test_ids_headers_and_stamps_are_unchanged_by_holding",
     "tests/faults/test_worker.py",
 )
 #: What looks for mistakes in the scripts themselves, and takes its time.
