@@ -2,12 +2,12 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-TESTS := tests/unit tests/integration tests/semantics tests/faults
+TESTS := tests/unit tests/packaging tests/integration tests/semantics tests/faults
 LUA := build/lua
 # Most tests wait for a worker: two cores serve three at once. They share a server that REDIS_URL names, one by one.
 PARALLEL := $(if $(REDIS_URL),-n 0,-n 3 --dist loadgroup)
 
-.PHONY: help demo test test-all chaos smoke lint bench clean
+.PHONY: help demo test test-all matrix chaos smoke lint bench clean
 .DELETE_ON_ERROR:
 
 help:  ## say what can be made
@@ -19,9 +19,13 @@ demo: .venv/demo.stamp  ## show it at work: a server, GPU workers, a beat, real 
 test: .venv/dev.stamp  ## run the tests of every day
 	$(BIN)/python -m pytest $(TESTS) $(PARALLEL) -m "not long"
 
-test-all: .venv/dev.stamp  ## run every test that needs no Docker, those of every day and the long ones, and chaos
+test-all: .venv/dev.stamp  ## run every test that needs no Docker, those of every day and the long ones, the matrix and chaos
 	$(BIN)/python -m pytest $(TESTS) $(PARALLEL)
+	$(BIN)/python -m tests.matrix
 	$(BIN)/python -m tests.chaos
+
+matrix: .venv/bin/python  ## run some tests with other versions of Python, Celery, redis-py and the server: ROWS, or all
+	$(BIN)/python -m tests.matrix $(ROWS)
 
 chaos: .venv/dev.stamp  ## break everything at random for MINUTES (2); SEED says what, and BROKER (redis, rabbitmq) too
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) $(if $(BROKER),--broker $(BROKER))

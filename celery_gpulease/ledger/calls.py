@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError
 
-from celery_gpulease.ledger import scripts
+from celery_gpulease.ledger import agreement, scripts
 from celery_gpulease.ledger.connection import connect, in_our_words, timeout_for
 from celery_gpulease.ledger.kept import Kept
 from celery_gpulease.ledger.keys import Keys
@@ -37,6 +37,7 @@ class Calls:
         self._clients: dict[int, Any] = {}  # by pid
         self._kept: dict[int, Kept] = {}  # by pid
         self._scripts: dict[str, Any] = {}
+        self._has_agreed = False
 
     @property
     def is_broker(self) -> bool:
@@ -69,6 +70,27 @@ class Calls:
         """The place that a priority of the broker's has among ours, of which 0 comes first; and the way back."""
         return PRIORITIES[-1] - priority if self.highest_first else priority
 
+    def agree(self) -> None:
+        """Sees to it that whoever else uses this ledger means the same by its keys (ledger/layout.py).
+
+        A process asks before its first change, and again where Redis has forgotten its scripts, since it may have been
+        emptied, or made another layout's. It is part of an operation, which has the words for Redis' troubles.
+
+        Raises:
+            ConfigurationError: The ledger is of another layout.
+        """
+        self._has_agreed = False
+        self._has_agreed = agreement.agree(self.client, self.keys.prefix)
+
+    def look(self) -> None:
+        """The same for who only reads: nothing is changed.
+
+        Raises:
+            ConfigurationError: The ledger is of another layout.
+        """
+        with in_our_words("look"):
+            agreement.look(self.client, self.keys.prefix)
+
     def _claiming(self, name: str, **values: Any) -> list[Any]:
         """A script that may make a claim: it needs a seed for tokens."""
         return self._call(name, **values, seed=unique())
@@ -81,20 +103,26 @@ class Calls:
     def _claiming_each(self, name: str, many: Iterable[dict[str, Any]]) -> list[list[Any]]:
         """The same, once for each of these values, in one round trip."""
         one = scripts.source(name)
-        with in_our_words(name), self.client.pipeline(transaction=False) as pipe:
-            for values in many:
-                given = {**values, "seed": unique()}
-                self._script(name)(keys=[self.keys.prefix], args=scripts.arguments_of(one, given), client=pipe)
-            answers: list[list[Any]] = pipe.execute()
+        with in_our_words(name):
+            if not self._has_agreed:
+                self.agree()
+            with self.client.pipeline(transaction=False) as pipe:
+                for values in many:
+                    given = {**values, "seed": unique()}
+                    self._script(name)(keys=[self.keys.prefix], args=scripts.arguments_of(one, given), client=pipe)
+                answers: list[list[Any]] = pipe.execute()
         return answers
 
     def _call(self, name: str, **values: Any) -> list[Any]:
         script, values_in_order = self._script(name), scripts.arguments_of(scripts.source(name), values)
         answer: list[Any]
         with in_our_words(name):
+            if not self._has_agreed:
+                self.agree()
             try:
                 answer = self._connections().ask("EVALSHA", script.sha, 1, self.keys.prefix, *values_in_order)
             except NoScriptError:
+                self.agree()
                 answer = script(keys=[self.keys.prefix], args=values_in_order, client=self.client)
         return answer
 

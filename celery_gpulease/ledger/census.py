@@ -53,6 +53,13 @@ def gpu_called(ledger: Ledger, name: str) -> str | None:
     return found
 
 
+def layout_version(ledger: Ledger) -> str | None:
+    """The version that gave the ledger its layout; None where nothing has been there yet."""
+    with in_our_words("layout"):
+        found: str | None = ledger.client.hget(ledger.keys.named("layout"), "version")
+    return found
+
+
 def seconds_since_reconciled(ledger: Ledger) -> float | None:
     """Since a reconciliation began, by the server's clock; None where none ever did."""
     with in_our_words("reconciled"), ledger.client.pipeline(transaction=False) as pipe:

@@ -58,6 +58,7 @@ _SINGLE: Final = {
     "pulse": "hash",
     "journal": "stream",
     "counters": "hash",
+    "layout": "hash",
 }
 _OUR_TOKEN: Final = re.compile(r"[0-9a-f]{32}-.+-\d+")
 _GIVEN: Final = ("claimed", "started", "tail")  # the states in which a ticket has a GPU

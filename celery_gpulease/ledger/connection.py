@@ -26,6 +26,8 @@ SOCKET_TIMEOUT: Final = 5.0
 LEAST_SOCKET_TIMEOUT: Final = 1.0
 CONNECT_TIMEOUT: Final = 2.0
 SENTINEL_PORT: Final = 26379
+#: The first version of redis-py all of whose connections over a socket in a file take a timeout.
+TIMES_OUT_ON_UNIX: Final = 5
 NO_RETRY: Final = Retry(NoBackoff(), 0)
 
 #: What a server that cannot serve now answers; anything else is a mistake of ours and is raised as it is.
@@ -52,7 +54,12 @@ def connect(url: str, options: Mapping[str, Any], **forced: Any) -> Any:
         url: `redis://`, `rediss://`, `unix://`, or `sentinel://` with several hosts joined by `;`.
         options: `gpulease_redis_options`; they win over our defaults. Sentinel needs `master_name`.
         forced: What this client cannot do without, such as how it decodes.
+
+    Raises:
+        ConfigurationError: A sentinel's master has no name, or redis-py is too old for a socket in a file.
     """
+    if url.startswith("unix://"):
+        _refuse_old_client()
     given = {
         "socket_timeout": SOCKET_TIMEOUT,
         **({} if url.startswith("unix://") else OF_THE_NETWORK),
@@ -68,6 +75,16 @@ def connect(url: str, options: Mapping[str, Any], **forced: Any) -> Any:
         return _master(url, given)
     given.pop("ssl", None)
     return redis.Redis.from_url(url, **given)
+
+
+def _refuse_old_client() -> None:
+    """A heartbeat must not block for ever, and before 5.0 redis-py knew no timeout there, but in some versions."""
+    if int(redis.__version__.split(".")[0]) < TIMES_OUT_ON_UNIX:
+        message = (
+            f"gpulease_redis_url: unix:// needs redis-py {TIMES_OUT_ON_UNIX} or newer, this is {redis.__version__}: "
+            "pip install -U redis; or name the server's port"
+        )
+        raise ConfigurationError(message)
 
 
 def _is_checked(url: str, given: Mapping[str, Any]) -> bool:

@@ -58,6 +58,7 @@ turn:tell            string   which worker looks at the journal now, to tell mon
 turn:stamps:<digest> string   which worker looks for what bears these stamps, with a TTL
 journal              stream   what happened to whom. Its consumer group `events`: who of the workers tells monitors
 counters             hash     totals of the same
+layout               hash     number: of the layout that all of this has (ledger/layout.py); version: who made it so
 doctor:<name>:<type> any      what `doctor` tries commands out on, for a moment; and a wish for a GPU of that name
 here:<gpu>           channel  wakes the worker of this GPU, and tells it of a program that starts there (its fence)
 here:<ticket>        channel  wakes whoever waits to run a program, or runs it

@@ -241,7 +241,11 @@ class Ledger(Orders, Turns):
         Returns:
             ['joined'], ['in_use', presence of the other, its last report, '1' where it stops], or ['named', other GPU,
             and the same of its worker]: the device, or its index, is served under another id.
+
+        Raises:
+            ConfigurationError: The ledger is of another layout.
         """
+        self._has_agreed = False  # it joins again where Redis was emptied, which forgets that too
         answer = self._claiming(
             "join",
             gpu=device.id,

@@ -3,8 +3,8 @@
 A script's header is its signature: a sentence, `KEYS:`, `ARGV:`, `Returns:`, and `include:` for the parts that it
 shares with others. Redis makes all functions of a script anew at each call, and those that nobody calls took most of
 its time: so a script has what it needs, and nothing else; and what only a rare case needs stands below the usual one,
-where `include:` says so once more. ``python -m celery_gpulease.ledger.scripts DIR`` writes the assembled texts, for
-luacheck.
+where `include:` says so once more. Scripts of two layouts differ, so that Redis never takes one for the other
+(ledger/agreement.py). ``python -m celery_gpulease.ledger.scripts DIR`` writes the assembled texts, for luacheck.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from celery_gpulease.ledger.layout import LAYOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +55,7 @@ def source(name: str) -> Source:
     header = _header(text)
     head, body = _HEAD.split(text)[1:]
     first, *rest = _BELOW.split(body)
-    included, waiting, assembled = set[str](), list[str](), [head]
+    included, waiting, assembled = set[str](), list[str](), [f"-- Layout {LAYOUT}.\n", head]
     for parts, code in [
         (header["include"], first),
         *((rest[at].split(), rest[at + 1]) for at in range(0, len(rest), 2)),

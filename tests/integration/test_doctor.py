@@ -94,7 +94,7 @@ def server_set(app):
 
 def test_where_all_is_well_nothing_is_found_and_nothing_is_left_behind(app):
     code, output = examined(app)
-    assert (code, output.splitlines()[-1]) == (0, "nothing found in 24 checks")
+    assert (code, output.splitlines()[-1]) == (0, "nothing found in 25 checks")
     assert "FOUND" not in output
     assert app.gpulease.ledger.client.keys() == []
 
@@ -104,7 +104,7 @@ def test_each_finding_is_printed_with_its_cure(app, server_set):
     code, output = examined(app)
     assert code == 1
     assert re.search(r"FOUND  eviction policy: maxmemory-policy is allkeys-lru.*\n +cure: set .* noeviction\n", output)
-    assert output.endswith("1 finding in 24 checks\n")
+    assert output.endswith("1 finding in 25 checks\n")
 
 
 @pytest.mark.parametrize(("save", "is_wrong"), [("", True), ("3600 1", False)])

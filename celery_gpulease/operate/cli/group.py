@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_gpulease.exceptions import GPULeaseError
+from celery_gpulease.exceptions import GPULeaseError, LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.ledger.connection import WrongType
 from celery_gpulease.ledger.types import cure, in_words, wrong_keys
@@ -43,6 +43,8 @@ def command(run: Callable[..., None]) -> click.Command:
     def with_ledger(context: click.Context, /, *args: Any, **options: Any) -> None:
         try:
             ledger = installation(context.obj.app).ledger
+            with suppress(LedgerUnavailable):  # what the command itself says of that is better
+                ledger.look()
             with _wrong_keys_named(ledger):
                 run(ledger, *args, **options)
         except GPULeaseError as error:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 from celery_gpulease.installed import installation
+from celery_gpulease.ledger.layout import OtherLayout
 from celery_gpulease.operate.doctor import conf, pool, server
 from celery_gpulease.operate.doctor.finding import Finding
 
@@ -40,6 +41,7 @@ OF_REDIS: Final[dict[str, Check]] = {
     "clock": server.clock,
     "types of keys": pool.types,
     "journal": pool.future,
+    "layout": pool.layout,
     "workers": pool.living,
     "versions": pool.versions,
     "reconciler": pool.reconciler,
@@ -64,6 +66,8 @@ def examine(app: Any) -> Iterator[tuple[str, Finding]]:
     try:
         for name, check in OF_REDIS.items():
             yield from _named(name, check(app, ledger))
+    except OtherLayout as error:
+        yield "layout", Finding(f"{error}. What the ledger holds was not checked")
     except LedgerUnavailable as error:
         yield "Redis", Finding(str(error), "start it, or correct gpulease_redis_url; what asks it was not checked")
 
@@ -73,7 +77,7 @@ def _named(name: str, check: Iterator[Finding]) -> Iterator[tuple[str, Finding]]
     try:
         for found in check:
             yield name, found
-    except LedgerUnavailable:
+    except (LedgerUnavailable, OtherLayout):
         raise
     except Exception as error:  # noqa: BLE001  whatever it met, it is told
         yield name, Finding(f"this could not be checked: {type(error).__name__}: {error}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.ledger import census
 from celery_gpulease.ledger.checks import bare_keys
+from celery_gpulease.ledger.layout import LAYOUT
 from celery_gpulease.ledger.types import cure, wrong_keys
 from celery_gpulease.ledger.types import in_words as in_words_of
 from celery_gpulease.ledger.views import gpu_rows
@@ -34,6 +35,19 @@ CURES: Final = {
 }
 
 
+def layout(_: Any, ledger: Ledger) -> Iterator[Finding]:
+    """All who use the ledger mean the same by its keys.
+
+    Raises:
+        OtherLayout: They do not: nothing that is there can be read.
+    """
+    ledger.look()
+    if version := census.layout_version(ledger):
+        yield note(
+            f"the ledger is of layout {LAYOUT}, since version {version}; this command is of version {__version__}"
+        )
+
+
 def living(_: Any, ledger: Ledger) -> Iterator[Finding]:
     """Who serves."""
     gpus = gpu_rows(ledger)
@@ -51,7 +65,8 @@ def versions(_: Any, ledger: Ledger) -> Iterator[Finding]:
         return
     told = "; ".join(f"{version}: {some(sorted(workers))}" for version, workers in sorted(found.items()))
     yield Finding(
-        f"this command is of version {__version__}, and workers are of other ones: {told}",
+        f"this command is of version {__version__}, and workers are of other ones: {told}. They share layout {LAYOUT}, "
+        "so they work beside each other",
         "install one version everywhere, then restart the workers one by one",
     )
 

@@ -143,14 +143,14 @@ def test_a_claim_of_mine_under_a_strangers_lease_is_not_mine(world):
 
 def test_where_the_server_does_not_tell_who_listens_presence_decides(world):
     client = world.client
-    client.execute_command("ACL", "SETUSER", "default", "-pubsub|numsub")
+    client.execute_command("ACL", "SETUSER", "default", "-pubsub")
     try:
         world.join().claim()
         world.deafen("node:0")
         held = world.held()
         assert world.ledger.hold(held) == "claimed"
     finally:
-        client.execute_command("ACL", "SETUSER", "default", "+pubsub|numsub")
+        client.execute_command("ACL", "SETUSER", "default", "+pubsub")
 
 
 def test_twenty_callers_at_once_make_one_claim(world):

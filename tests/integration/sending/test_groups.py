@@ -170,7 +170,7 @@ def test_the_answers_of_a_group_that_was_interrupted_are_nobody_elses(own_server
 
     def fall_silent():
         os.kill(own_server.pid, signal.SIGSTOP)
-        signal.setitimer(signal.ITIMER_REAL, 0.5)  # long before Redis would be taken for away
+        signal.setitimer(signal.ITIMER_REAL, 2)  # long before Redis would be taken for away
 
     try:
         with pytest.raises(Interrupted):

@@ -12,3 +12,4 @@ local EXPIRING, ENDING, ENDED = prefix .. 'expiring', prefix .. 'ending', prefix
 local REVOKED, REVOKED_STAMPS = prefix .. 'revoked', prefix .. 'revoked_stamps'
 local LINES, ARRIVAL = prefix .. 'lines', prefix .. 'arrival'
 local JOURNAL, COUNTERS = prefix .. 'journal', prefix .. 'counters'
+local LAYOUT = prefix .. 'layout'
