@@ -1,50 +1,78 @@
-"""docker-compose.yml as a user brings it up: its tasks run on both GPUs, and a killed container's job comes back."""
+"""docker-compose.yml as a user brings it up: healthy, measured, without root, and what becomes of a stopped one's job."""
 
 import json
+import os
+import re
 import subprocess
-from collections.abc import Iterator
+import urllib.request
 from pathlib import Path
 
 import pytest
 
+from celery_gpulease.embedded import free_port
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.smoke
+pytestmark = pytest.mark.docker
 
 ROOT = Path(__file__).parents[2]
 UP_SECONDS = 900.0  # the first time, images are fetched and one is built
 SOON = 60.0
+SERVICES = ("redis", "gpu0", "gpu1", "beat", "exporter")
+METRICS_PORT = free_port()
 
 
-def docker(*arguments: str, seconds: float = SOON) -> str:
+def docker(*arguments, seconds=SOON):
     """What a docker command prints; any exit code but 0 fails the test, and shows what it said."""
+    env = {**os.environ, "METRICS_PORT": str(METRICS_PORT)}
     done = subprocess.run(
-        ["docker", *arguments], check=False, cwd=ROOT, timeout=seconds, text=True, capture_output=True
+        ["docker", *arguments], check=False, cwd=ROOT, timeout=seconds, text=True, capture_output=True, env=env
     )
     assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stdout}\n{done.stderr}"
     return done.stdout
 
 
-def compose(*arguments: str, seconds: float = SOON) -> str:
+def compose(*arguments, seconds=SOON):
     """The same for `docker compose`, in a project of the tests' own."""
     return docker("compose", "--project-name", "gpulease-smoke", *arguments, seconds=seconds)
 
 
-def python(code: str, seconds: float = SOON) -> str:
+def python(code, seconds=SOON):
     """What Python prints in the example's project, beside beat."""
     return compose("exec", "-T", "beat", "python", "-c", code, seconds=seconds).strip()
 
 
+def send(scene, frames, **options):
+    """Sends a job of so many tenths of a second; its id."""
+    return python(f"from tasks import render; print(render.apply_async(({scene!r}, {frames}), **{options!r}).id)")
+
+
+def gpu_of_result(task, seconds=150):
+    """Waits for a job's end, and tells on which GPU that was."""
+    code = f"from proj import app; print(app.AsyncResult({task!r}).get(timeout={seconds - 10}))"
+    return int(re.search(r" on GPU node7:(\d),", python(code, seconds)).group(1))
+
+
+def gpus():
+    """The rows of `gpulease status`."""
+    return json.loads(compose("exec", "-T", "beat", "celery", "-A", "proj", "gpulease", "status", "--json"))["gpus"]
+
+
+def gpu_that_runs(task):
+    """Waits until a GPU has this job."""
+
+    def found():
+        return [int(row["id"].rpartition(":")[2]) for row in gpus() if row["task_id"] == task]
+
+    (index,) = wait_until(found, SOON, "the job to run")
+    return index
+
+
 @pytest.fixture(scope="module")
-def stack() -> Iterator[None]:
+def stack(real_docker):
     """All but the sender, up and healthy."""
+    docker("compose", "version")
     try:
-        docker("version", seconds=10)
-        docker("compose", "version")
-    except (AssertionError, OSError, subprocess.TimeoutExpired) as error:
-        pytest.skip(f"needs Docker with Compose, and a running daemon: {error}")
-    try:
-        compose("up", "--build", "--detach", "--wait", "redis", "gpu0", "gpu1", "beat", seconds=UP_SECONDS)
+        compose("up", "--build", "--detach", "--wait", *SERVICES, seconds=UP_SECONDS)
         yield
     finally:
         compose("down", "--volumes", "--timeout", "1")
@@ -59,21 +87,50 @@ def test_its_sender_uses_both_gpus(stack):
     assert joined.startswith("3 films joined on GPU node7:")
 
 
+def test_no_process_in_it_is_roots(stack):
+    for service in SERVICES:
+        container = compose("ps", "--quiet", service).strip()
+        header, *rows = docker("top", container, "-eo", "uid,args").splitlines()
+        assert "UID" in header
+        assert rows
+        assert [row for row in rows if row.split()[0] == "0"] == [], service
+
+
+def test_metrics_tell_each_gpus_state_at_the_published_port(stack):
+    def states():
+        with urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=SOON) as answer:
+            text = answer.read().decode()
+        samples = re.findall(r"^gpulease_gpu_state\{(.*)\} 1\.0$", text, re.MULTILINE)
+        return {re.search('gpu="(.*?)"', one).group(1): re.search('state="(.*?)"', one).group(1) for one in samples}
+
+    free = {"node7:0": "free", "node7:1": "free"}
+    wait_until(lambda: states() == free, SOON, "two GPUs at rest")
+    task = send("metrics.blend", 50)
+    index = gpu_that_runs(task)
+    wait_until(lambda: states() == {**free, f"node7:{index}": "leased"}, SOON, "one that works")
+    assert gpu_of_result(task) == index
+    wait_until(lambda: states() == free, SOON, "two GPUs at rest again")
+
+
 def test_the_job_of_a_killed_container_runs_on_the_other_gpu_and_the_container_serves_again(stack):
-    task = python('from tasks import render; print(render.delay("long.blend", 200).id)')
-
-    def where() -> str | None:
-        rows = json.loads(compose("exec", "-T", "beat", "celery", "-A", "proj", "gpulease", "status", "--json"))["gpus"]
-        return next((row["id"].rpartition(":")[2] for row in rows if row["task_id"] == task), None)
-
-    index = wait_until(where, SOON, "the job to run")
+    task = send("long.blend", 200)
+    index = gpu_that_runs(task)
     compose("kill", "--signal", "KILL", f"gpu{index}")
-    result = python(f'from proj import app; print(app.AsyncResult("{task}").get(timeout=120))', seconds=150)
-    other = 1 - int(index)
-    assert result == f"long.blend on GPU node7:{other}, which is CUDA device {other} of its host"
+    assert gpu_of_result(task) == 1 - index
 
     compose("up", "--detach", "--wait", f"gpu{index}", seconds=120)
-    pinned = (
-        f'from tasks import render; print(render.apply_async(("again.blend", 1), gpu="node7:{index}").get(timeout=60))'
-    )
-    assert python(pinned, seconds=90).startswith(f"again.blend on GPU node7:{index}")
+    assert gpu_of_result(send("again.blend", 1, gpu=f"node7:{index}")) == index
+
+
+def test_a_stopped_container_ends_its_job_within_the_grace_period_or_hands_it_back(stack):
+    mine, others, held = send("mine.blend", 200), send("others.blend", 400), send("held.blend", 1)
+    index = gpu_that_runs(mine)
+    compose("stop", f"gpu{index}")  # with the file's own grace period
+    assert [gpu_of_result(task) for task in (mine, others, held)] == [index, 1 - index, 1 - index]
+
+    compose("up", "--detach", "--wait", f"gpu{index}", seconds=120)
+    task = send("long.blend", 200)
+    index = gpu_that_runs(task)
+    compose("stop", "--timeout", "1", f"gpu{index}")  # then it is killed
+    assert gpu_of_result(task) == 1 - index
+    compose("up", "--detach", "--wait", f"gpu{index}", seconds=120)
