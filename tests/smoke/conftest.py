@@ -1,7 +1,8 @@
 """pytest-celery's fixtures, for two GPUs: in containers, and in plain processes, with Redis and with RabbitMQ.
 
-Its plugin is blocked (pyproject.toml): wherever it is installed it would replace Celery's own fixture `celery_worker`,
-for all tests. Here alone its fixtures are imported, and then redefined where ours are others.
+Its plugin, which is called `celery`, and the one under it are blocked (pyproject.toml): they would replace Celery's own
+fixture `celery_worker` for all tests, and import Docker's client. Only here are their fixtures imported, and redefined
+where ours are others.
 
 A parameter of `docker_client` is the mode: a real daemon, or `daemon.Daemon`, which knows no Docker.
 """
@@ -16,6 +17,7 @@ from docker.errors import DockerException
 from pytest_celery import *  # noqa: F403  fixtures, which pytest finds by their names in here
 from pytest_celery import CeleryTestWorker, CeleryWorkerCluster, defaults
 from pytest_docker_tools import build, container, fxtr
+from pytest_docker_tools.plugin import pytest_runtest_makereport  # noqa: F401  a failed test shows its containers' logs
 
 from celery_gpulease import GPULease
 from celery_gpulease.embedded import HOST as LOOPBACK
@@ -26,7 +28,7 @@ from tests.smoke.daemon import Daemon
 from tests.smoke.stage import Stage
 
 ROOT = Path(__file__).parents[2]
-PING_SECONDS, BUILD_SECONDS = 5, 600
+PING_SECONDS, BUILD_SECONDS, START_SECONDS = 5, 600, 120
 CONF = {
     "gpulease_lease_ttl": 5.0,
     "gpulease_heartbeat_interval": 1.0,
@@ -34,7 +36,9 @@ CONF = {
     "broker_connection_retry_on_startup": True,
 }
 
-# -- the daemon ----------------------------------------------------------------------------------------------------------
+
+def pytest_configure(config):
+    config.option.reuse_containers = False  # an option of the plugin that is blocked
 
 
 @pytest.fixture(scope="session")
@@ -58,9 +62,6 @@ def docker_client(request, tmp_path_factory):
     else:
         with Daemon(tmp_path_factory.mktemp("daemon")) as daemon:
             yield daemon
-
-
-# -- broker and backend --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["redis", "rabbitmq"])
@@ -114,8 +115,6 @@ def default_rabbitmq_broker_ports():
     return {"5672/tcp": (LOOPBACK, free_port())}
 
 
-# -- the workers ---------------------------------------------------------------------------------------------------------
-
 gpu_worker_image = build(path=str(ROOT), target="runtime", tag="celery-gpulease-smoke")
 
 
@@ -129,7 +128,7 @@ def gpu_worker(index):
         volumes={"{default_worker_volume.name}": defaults.DEFAULT_WORKER_VOLUME},
         working_dir=defaults.DEFAULT_WORKER_VOLUME["bind"],
         wrapper_class=GPUWorkerContainer,
-        timeout=defaults.DEFAULT_WORKER_CONTAINER_TIMEOUT,
+        timeout=START_SECONDS,
     )
 
 

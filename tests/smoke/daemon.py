@@ -21,7 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import BinaryIO
 
-from celery_gpulease.embedded import HOST, find_server, free_port
+from celery_gpulease.embedded import HOST, find_server
 from tests.processes import Process, Processes
 from tests.rabbitmq import RabbitMQ
 
@@ -163,7 +163,7 @@ class Program(Container):
         self._start()
 
     def exec_run(self, command: str | list[str], *, demux: bool = False) -> tuple[int, object]:
-        """Runs a command in its folder and environment: the exit code, and what it said; `demux` keeps both kinds apart."""
+        """Runs a command in its folder and environment: its exit code and what it said; `demux` keeps the two apart."""
         words = shlex.split(command) if isinstance(command, str) else command
         run = self._processes.start(*words, name="exec", cwd=self._cwd, **self._env)
         code = run.wait(END_SECONDS)

@@ -1,4 +1,4 @@
-"""docker-compose.yml as a user brings it up: healthy, measured, without root, and what becomes of a stopped one's job."""
+"""docker-compose.yml as a user brings it up: healthy, measured, without root; the job of a killed or stopped one."""
 
 import json
 import os
@@ -90,8 +90,8 @@ def test_its_sender_uses_both_gpus(stack):
 def test_no_process_in_it_is_roots(stack):
     for service in SERVICES:
         container = compose("ps", "--quiet", service).strip()
-        header, *rows = docker("top", container, "-eo", "uid,args").splitlines()
-        assert "UID" in header
+        header, *rows = docker("top", container, "-eo", "uid,pid,args").splitlines()
+        assert header.split()[0] == "UID"
         assert rows
         assert [row for row in rows if row.split()[0] == "0"] == [], service
 
