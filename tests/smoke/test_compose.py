@@ -1,6 +1,5 @@
 """docker-compose.yml as a user brings it up: healthy, measured, without root; the job of a killed or stopped one."""
 
-import json
 import os
 import re
 import subprocess
@@ -17,6 +16,8 @@ pytestmark = pytest.mark.docker
 ROOT = Path(__file__).parents[2]
 UP_SECONDS = 900.0  # the first time, images are fetched and one is built
 SOON = 60.0
+#: Tenths of a second.
+ENDLESS = 36000
 SERVICES = ("redis", "gpu0", "gpu1", "beat", "exporter")
 METRICS_PORT = free_port()
 
@@ -41,30 +42,33 @@ def python(code, seconds=SOON):
     return compose("exec", "-T", "beat", "python", "-c", code, seconds=seconds).strip()
 
 
-def send(scene, frames, **options):
-    """Sends a job of so many tenths of a second; its id."""
-    return python(f"from tasks import render; print(render.apply_async(({scene!r}, {frames}), **{options!r}).id)")
+START = """
+import time
+from proj import app
+from tasks import render
+from celery_gpulease import GPULease
+from celery_gpulease.ledger.views import gpu_rows
+ids = [render.delay("a.blend", frames).id for frames in {jobs}]
+ledger = GPULease(app).ledger
+while not (where := [row.id for row in gpu_rows(ledger) if row.task_id == ids[0]]):
+    time.sleep(0.1)
+print(where[0][-1], *ids)
+"""
 
 
-def gpu_of_result(task, seconds=150):
+def start(*jobs):
+    """Sends jobs of so many tenths of a second, and waits until the first runs: the index of its GPU, and their ids.
+
+    In one call, which takes seconds: what follows must find them running.
+    """
+    index, *ids = python(START.format(jobs=jobs)).split()
+    return int(index), *ids
+
+
+def gpu_of_result(task, seconds=200):
     """Waits for a job's end, and tells on which GPU that was."""
-    code = f"from proj import app; print(app.AsyncResult({task!r}).get(timeout={seconds - 10}))"
+    code = f"from proj import app; print(app.AsyncResult({task!r}).get(timeout={seconds - 20}))"
     return int(re.search(r" on GPU node7:(\d),", python(code, seconds)).group(1))
-
-
-def gpus():
-    """The rows of `gpulease status`."""
-    return json.loads(compose("exec", "-T", "beat", "celery", "-A", "proj", "gpulease", "status", "--json"))["gpus"]
-
-
-def gpu_that_runs(task):
-    """Waits until a GPU has this job."""
-
-    def found():
-        return [int(row["id"].rpartition(":")[2]) for row in gpus() if row["task_id"] == task]
-
-    (index,) = wait_until(found, SOON, "the job to run")
-    return index
 
 
 @pytest.fixture(scope="module")
@@ -105,32 +109,29 @@ def test_metrics_tell_each_gpus_state_at_the_published_port(stack):
 
     free = {"node7:0": "free", "node7:1": "free"}
     wait_until(lambda: states() == free, SOON, "two GPUs at rest")
-    task = send("metrics.blend", 50)
-    index = gpu_that_runs(task)
+    index, task = start(ENDLESS)
     wait_until(lambda: states() == {**free, f"node7:{index}": "leased"}, SOON, "one that works")
-    assert gpu_of_result(task) == index
+    python(f"from proj import app; app.AsyncResult({task!r}).revoke(terminate=True)")
     wait_until(lambda: states() == free, SOON, "two GPUs at rest again")
 
 
 def test_the_job_of_a_killed_container_runs_on_the_other_gpu_and_the_container_serves_again(stack):
-    task = send("long.blend", 200)
-    index = gpu_that_runs(task)
+    index, task = start(200)
     compose("kill", "--signal", "KILL", f"gpu{index}")
     assert gpu_of_result(task) == 1 - index
 
-    compose("up", "--detach", "--wait", f"gpu{index}", seconds=120)
-    assert gpu_of_result(send("again.blend", 1, gpu=f"node7:{index}")) == index
+    compose("up", "--detach", "--wait", f"gpu{index}", seconds=UP_SECONDS)
+    pinned = f'from tasks import render; print(render.apply_async(("again.blend", 1), gpu="node7:{index}").id)'
+    assert gpu_of_result(python(pinned)) == index
 
 
 def test_a_stopped_container_ends_its_job_within_the_grace_period_or_hands_it_back(stack):
-    mine, others, held = send("mine.blend", 200), send("others.blend", 400), send("held.blend", 1)
-    index = gpu_that_runs(mine)
-    compose("stop", f"gpu{index}")  # with the file's own grace period
+    index, mine, others, held = start(200, 400, 1)
+    compose("stop", f"gpu{index}", seconds=2 * SOON)  # with the file's own grace period
     assert [gpu_of_result(task) for task in (mine, others, held)] == [index, 1 - index, 1 - index]
 
-    compose("up", "--detach", "--wait", f"gpu{index}", seconds=120)
-    task = send("long.blend", 200)
-    index = gpu_that_runs(task)
+    compose("up", "--detach", "--wait", f"gpu{index}", seconds=UP_SECONDS)
+    index, task = start(200)
     compose("stop", "--timeout", "1", f"gpu{index}")  # then it is killed
     assert gpu_of_result(task) == 1 - index
-    compose("up", "--detach", "--wait", f"gpu{index}", seconds=120)
+    compose("up", "--detach", "--wait", f"gpu{index}", seconds=UP_SECONDS)
