@@ -30,8 +30,8 @@ matrix: .venv/bin/python  ## run some tests with other versions of Python, Celer
 chaos: .venv/dev.stamp  ## break everything at random for MINUTES (2); SEED says what, and BROKER (redis, rabbitmq) too
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),2) $(if $(SEED),--seed $(SEED)) $(if $(BROKER),--broker $(BROKER))
 
-smoke: .venv/dev.stamp  ## run the tests that need Docker; without it they are skipped, and say so
-	$(BIN)/python -m pytest tests/smoke
+smoke: .venv/dev.stamp  ## run the smoke tests, in containers (not without Docker, nor with DOCKER=no) and in plain processes
+	$(BIN)/python -m pytest tests/smoke $(if $(filter no,$(DOCKER)),-m "not docker")
 
 lint: .venv/dev.stamp  ## check style, types, architecture and the Lua scripts
 	$(BIN)/ruff check .

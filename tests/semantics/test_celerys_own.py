@@ -109,7 +109,7 @@ class Road:
         for worker in self._workers:
             worker.wait_for_log(" ready.", START)
         outcomes = self._folder / f"outcomes-{next(self._numbers)}"
-        plugins = ("-p", "celery.contrib.pytest", "-p", "celerys_own", "-p", "no:cacheprovider")
+        plugins = ("-p", "celery.contrib.pytest", "-p", "celerys_own", "-p", "no:cacheprovider", "-p", "no:celery")
         run = self._processes.start(
             *("python", "-m", "pytest", *plugins, "--continue-on-collection-errors", "-q", *asked),
             name="pytest",
