@@ -2,85 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from celery_gpulease.ledger.bare import OUR_TOKEN
 from celery_gpulease.ledger.connection import in_our_words
+from celery_gpulease.ledger.picture import Picture, read_picture
 from celery_gpulease.ledger.turns import host_and_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import redis
-
     from celery_gpulease.ledger.ledger import Ledger
 
-#: Keys, or members, in one round trip.
-PAGE: Final = 500
 #: A lease's TTL and its entry in `deadlines` are written together and read one after the other.
 TOLERANCE_MS: Final = 1000
 
-_NAMED: Final = {
-    "lease": "string",
-    "claim": "hash",
-    "fence": "string",
-    "ticket": "hash",
-    "message": "string",
-    "returned": "set",
-    "task": "hash",
-    "pending": "zset",
-    "pinned": "zset",
-    "pinned_in": "zset",
-    "free": "zset",
-    "device": "hash",
-    "worker": "string",
-    "closed": "hash",
-    "routed": "list",
-    "want": "string",
-    "turn": "string",
-}
-_SINGLE: Final = {
-    "deadlines": "zset",
-    "lines": "set",
-    "scheduled": "zset",
-    "scheduled_count": "hash",
-    "expiring": "zset",
-    "ending": "zset",
-    "ended": "zset",
-    "revoked": "zset",
-    "revoked_stamps": "zset",
-    "arrival": "string",
-    "gpus": "zset",
-    "heartbeats": "zset",
-    "names": "hash",
-    "pulse": "hash",
-    "journal": "stream",
-    "counters": "hash",
-    "layout": "hash",
-}
-_OUR_TOKEN: Final = re.compile(r"[0-9a-f]{32}-.+-\d+")
 _GIVEN: Final = ("claimed", "started", "tail")  # the states in which a ticket has a GPU
 _WAITING: Final = ("pending", "scheduled")
 _STATES: Final = (*_WAITING, *_GIVEN, "ending")
 _ARRIVALS: Final = 2**45
-
-
-@dataclass
-class _Picture:
-    """The whole ledger: kind → name → value (the name of a single key is empty)."""
-
-    now_ms: int
-    values: dict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
-    ttls: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
-    unknown: list[str] = field(default_factory=list)
-
-    def all(self, kind: str) -> dict[str, Any]:
-        return self.values.get(kind, {})
-
-    def one(self, kind: str, name: str = "") -> Any:
-        return self.all(kind).get(name, {})
 
 
 def inconsistencies(ledger: Ledger) -> list[str]:
@@ -94,8 +35,8 @@ def inconsistencies(ledger: Ledger) -> list[str]:
     leased or wants, or whose worker is gone; a free GPU that is missing there.
     """
     with in_our_words("check"):
-        picture = _read(ledger)
-    checks: tuple[Callable[[_Picture], Iterator[str]], ...] = (
+        picture = read_picture(ledger)
+    checks: tuple[Callable[[Picture], Iterator[str]], ...] = (
         _unknown_keys,
         _tickets,
         _members,
@@ -109,88 +50,12 @@ def inconsistencies(ledger: Ledger) -> list[str]:
     return [found for check in checks for found in check(picture)]
 
 
-def bare_keys(ledger: Ledger) -> Iterator[tuple[str, str, str]]:
-    """Strangers' leases and wishes that have no TTL: 'lease' or 'wish', the GPU by either name, and the key.
-
-    Who has set them may never take them away.
-    """
-    keys, client = ledger.keys, ledger.client
-    with in_our_words("check"):
-        names = sorted(str(name) for name, _ in client.hscan_iter(keys.named("names"), count=PAGE))
-        found = [("lease", name, keys.lease(name)) for name in names] + [
-            ("wish", name, keys.want(name)) for name in names
-        ]
-        for at in range(0, len(found), PAGE):
-            page = found[at : at + PAGE]
-            for one, ttl in zip(page, _pttls(client, (key for _, _, key in page)), strict=True):
-                if ttl == -1 and not _OUR_TOKEN.fullmatch(client.get(one[2]) or ""):
-                    yield one
-
-
-# reading
-
-
-def _read(ledger: Ledger) -> _Picture:
-    client, prefix = ledger.client, ledger.keys.prefix
-    seconds, microseconds = client.time()
-    picture = _Picture(int(seconds) * 1000 + int(microseconds) // 1000)
-    names = sorted({str(key) for key in client.scan_iter(ledger.keys.pattern(), count=PAGE)})
-    for at in range(0, len(names), PAGE):
-        _read_page(client, prefix, names[at : at + PAGE], picture)
-    return picture
-
-
-def _read_page(client: redis.Redis, prefix: str, page: list[str], picture: _Picture) -> None:
-    with client.pipeline(transaction=False) as pipe:
-        for key in page:
-            pipe.type(key)
-        types = pipe.execute()
-    known = []
-    for key, found in zip(page, types, strict=True):
-        kind, colon, name = key.removeprefix(prefix).partition(":")
-        if (_NAMED if colon else _SINGLE).get(kind) == found:
-            known.append((key, kind, name, found))
-        elif found != "none":  # it ended between two looks
-            picture.unknown.append(f"{key} ({found})")
-    with client.pipeline(transaction=False) as pipe:
-        for key, _, _, found in known:
-            _ask(pipe, key, found)
-        values = pipe.execute()
-    ttls = _pttls(client, (key for key, *_ in known))
-    for (key, kind, name, found), value, ttl in zip(known, values, ttls, strict=True):
-        if ttl == -2:  # noqa: PLR2004  Redis' word for a key that is not there
-            continue
-        picture.values[kind][name] = dict(client.zscan_iter(key, count=PAGE)) if found == "zset" else value
-        picture.ttls[kind][name] = ttl
-
-
-def _ask(pipe: Any, key: str, kind: str) -> None:
-    if kind == "string":
-        pipe.get(key)
-    elif kind == "hash":
-        pipe.hgetall(key)
-    elif kind == "set":
-        pipe.smembers(key)
-    else:  # a zset is read in pages, the journal and messages not at all
-        pipe.exists(key)
-
-
-def _pttls(client: redis.Redis, keys: Any) -> list[int]:
-    with client.pipeline(transaction=False) as pipe:
-        for key in keys:
-            pipe.pttl(key)
-        return [int(ttl) for ttl in pipe.execute()]
-
-
-# what must hold
-
-
-def _unknown_keys(picture: _Picture) -> Iterator[str]:
+def _unknown_keys(picture: Picture) -> Iterator[str]:
     for key in picture.unknown:
         yield f"{key} is no key of ours"
 
 
-def _tickets(picture: _Picture) -> Iterator[str]:
+def _tickets(picture: Picture) -> Iterator[str]:
     places = _places(picture)
     for ticket, t in picture.all("ticket").items():
         state = t.get("state")
@@ -210,7 +75,7 @@ def _tickets(picture: _Picture) -> Iterator[str]:
         yield from _fields(t, who)
 
 
-def _places(picture: _Picture) -> dict[str, list[str]]:
+def _places(picture: Picture) -> dict[str, list[str]]:
     places: dict[str, list[str]] = defaultdict(list)
     for kind in ("pending", "pinned", "scheduled", "ending"):
         for name, members in picture.all(kind).items():
@@ -228,7 +93,7 @@ def _place_of(t: dict[str, str]) -> str:
     return f"claim:{t.get('gpu')}" if state in _GIVEN else state
 
 
-def _indexes(picture: _Picture, ticket: str, t: dict[str, str], who: str) -> Iterator[str]:
+def _indexes(picture: Picture, ticket: str, t: dict[str, str], who: str) -> Iterator[str]:
     state, expires_ms = t["state"], int(t.get("expires_ms", 0))
     is_pinned = state == "pending" and t.get("pin")
     for pool, members in picture.all("pinned_in").items():
@@ -257,7 +122,7 @@ def _fields(t: dict[str, str], who: str) -> Iterator[str]:
         yield f"{who} has {'a' if has_token else 'no'} token"
 
 
-def _members(picture: _Picture) -> Iterator[str]:
+def _members(picture: Picture) -> Iterator[str]:
     tickets = picture.all("ticket")
     for kind in ("pending", "pinned", "pinned_in", "scheduled", "expiring", "ending", "task"):
         for name, members in picture.all(kind).items():
@@ -272,7 +137,7 @@ def _members(picture: _Picture) -> Iterator[str]:
                 yield f"{kind}:{ticket} belongs to no ticket"
 
 
-def _scheduled(picture: _Picture) -> Iterator[str]:
+def _scheduled(picture: Picture) -> Iterator[str]:
     tickets = picture.all("ticket")
     counted = {pool: int(n) for pool, n in picture.one("scheduled_count").items() if int(n)}
     actual: dict[str, int] = defaultdict(int)
@@ -282,7 +147,7 @@ def _scheduled(picture: _Picture) -> Iterator[str]:
         yield f"scheduled_count says {counted}, and scheduled has {dict(actual)}"
 
 
-def _claims(picture: _Picture) -> Iterator[str]:
+def _claims(picture: Picture) -> Iterator[str]:
     tokens: dict[str, str] = {}
     for gpu, claim in picture.all("claim").items():
         t = picture.one("ticket", claim.get("ticket", ""))
@@ -302,11 +167,11 @@ def _claims(picture: _Picture) -> Iterator[str]:
             yield f"deadlines has {gpu}, which has no claim"
 
 
-def _leases(picture: _Picture) -> Iterator[str]:
+def _leases(picture: Picture) -> Iterator[str]:
     for gpu, token in picture.all("lease").items():
         claim = picture.one("claim", gpu)
         if claim.get("token") != token:
-            if _OUR_TOKEN.fullmatch(token):
+            if OUR_TOKEN.fullmatch(token):
                 yield f"lease:{gpu} is ours, and its claim is {claim or 'gone'}"
             continue
         ttl = picture.ttls["lease"][gpu]
@@ -319,7 +184,7 @@ def _leases(picture: _Picture) -> Iterator[str]:
             yield f"lease:{gpu} ends in {ttl} ms, and its deadline is in {off} ms"
 
 
-def _free_gpus(picture: _Picture) -> Iterator[str]:
+def _free_gpus(picture: Picture) -> Iterator[str]:
     for pool, members in picture.all("free").items():
         for gpu in members:
             who = f"free:{pool} has {gpu}, which"
@@ -331,7 +196,7 @@ def _free_gpus(picture: _Picture) -> Iterator[str]:
                 yield f"{who} is closed: {sorted(closed)}"
 
 
-def _registry(picture: _Picture) -> Iterator[str]:
+def _registry(picture: Picture) -> Iterator[str]:
     devices = picture.all("device")
     for single, of_device in (("gpus", "ttl_ms"), ("heartbeats", "heartbeat_ms")):
         expected = {gpu: float(device.get(of_device, -1)) for gpu, device in devices.items()}
@@ -345,7 +210,7 @@ def _registry(picture: _Picture) -> Iterator[str]:
             yield f"worker:{gpu} has no TTL"
 
 
-def _numbers(picture: _Picture) -> Iterator[str]:
+def _numbers(picture: Picture) -> Iterator[str]:
     last = int(picture.one("arrival") or 0)
     for ticket, t in picture.all("ticket").items():
         if int(t.get("score", 0)) % _ARRIVALS > last:

@@ -18,20 +18,47 @@ if TYPE_CHECKING:
 
     from celery_gpulease.ledger.ledger import Ledger
 
-#: As the table in `keys` has them: those without a name, and those of each GPU.
-_SINGLE: Final = {
-    **dict.fromkeys(("gpus", "heartbeats", "deadlines", "scheduled", "expiring", "ending", "ended"), "zset"),
-    **dict.fromkeys(("revoked", "revoked_stamps"), "zset"),
-    **dict.fromkeys(("names", "pulse", "counters", "scheduled_count"), "hash"),
-    **dict.fromkeys(("arrival", "turn:reconcile", "turn:tell"), "string"),
-    "lines": "set",
-    "journal": "stream",
-}
-_OF_GPU: Final = {
-    **dict.fromkeys(("lease", "want", "worker", "fence"), "string"),
-    **dict.fromkeys(("claim", "device", "closed"), "hash"),
+#: As the table in `keys` has them: the types of keys that have a name after their kind, and of single ones.
+NAMED: Final = {
+    "lease": "string",
+    "claim": "hash",
+    "fence": "string",
+    "ticket": "hash",
+    "message": "string",
+    "returned": "set",
+    "task": "hash",
+    "pending": "zset",
+    "pinned": "zset",
+    "pinned_in": "zset",
+    "free": "zset",
+    "device": "hash",
+    "worker": "string",
+    "closed": "hash",
     "routed": "list",
+    "want": "string",
+    "turn": "string",
 }
+SINGLE: Final = {
+    "deadlines": "zset",
+    "lines": "set",
+    "scheduled": "zset",
+    "scheduled_count": "hash",
+    "expiring": "zset",
+    "ending": "zset",
+    "ended": "zset",
+    "revoked": "zset",
+    "revoked_stamps": "zset",
+    "arrival": "string",
+    "gpus": "zset",
+    "heartbeats": "zset",
+    "names": "hash",
+    "pulse": "hash",
+    "journal": "stream",
+    "counters": "hash",
+    "layout": "hash",
+}
+_OF_GPU: Final = ("lease", "want", "worker", "fence", "claim", "device", "closed", "routed")
+_TURNS: Final = ("turn:reconcile", "turn:tell")
 _TRIED: Final = {
     "zset": ("ZCARD",),
     "hash": ("HEXISTS", "f"),
@@ -62,7 +89,8 @@ def wrong_keys(ledger: Ledger) -> list[tuple[str, str]]:
 
 
 def _keys(ledger: Ledger) -> Iterator[tuple[str, str]]:
-    yield from ((ledger.keys.named(name), kind) for name, kind in _SINGLE.items())
+    yield from ((ledger.keys.named(name), of_type) for name, of_type in SINGLE.items())
+    yield from ((ledger.keys.named(name), NAMED["turn"]) for name in _TURNS)
     for look in (_keys_of_gpus, _keys_of_lines):
         with suppress(redis.exceptions.ResponseError):  # what names them is one of those itself
             yield from list(look(ledger))
@@ -70,7 +98,7 @@ def _keys(ledger: Ledger) -> Iterator[tuple[str, str]]:
 
 def _keys_of_gpus(ledger: Ledger) -> Iterator[tuple[str, str]]:
     for gpu in gpu_names(ledger):
-        yield from ((ledger.keys.named(kind, gpu), of_type) for kind, of_type in _OF_GPU.items())
+        yield from ((ledger.keys.named(kind, gpu), NAMED[kind]) for kind in _OF_GPU)
 
 
 def _keys_of_lines(ledger: Ledger) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_gpulease.exceptions import ConfigurationError
-from celery_gpulease.ledger.checks import bare_keys
+from celery_gpulease.ledger.bare import bare_keys
 from celery_gpulease.ledger.notifications import FLAGS, are_missing, eviction_trouble, switch_on
 from celery_gpulease.reconcile.correction import Correction
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.ledger import census
-from celery_gpulease.ledger.checks import bare_keys
+from celery_gpulease.ledger.bare import bare_keys
 from celery_gpulease.ledger.layout import LAYOUT
 from celery_gpulease.ledger.types import cure, wrong_keys
 from celery_gpulease.ledger.types import in_words as in_words_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from celery_gpulease.ledger.checks import bare_keys
+from celery_gpulease.ledger.bare import bare_keys
 from celery_gpulease.ledger.views import gpu_rows, pending_rows, pool_rows
 
 HOUR_MS = 3_600_000
