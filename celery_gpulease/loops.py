@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 
 from celery.utils.log import get_logger
 
 from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.forks import apart_from_forks
 from celery_gpulease.settings import RETRY_EVERY
 
 logger = get_logger(__name__)
@@ -17,7 +19,12 @@ class Loop(threading.Thread):
 
     Args:
         name: Shown in the log.
+
+    Attributes:
+        uses_celery: Its turns touch the app, and so locks that a child must not find closed.
     """
+
+    uses_celery = False
 
     def __init__(self, name: str) -> None:
         super().__init__(name=f"gpulease-{name}", daemon=True)
@@ -43,7 +50,8 @@ class Loop(threading.Thread):
         while not self._is_over:
             self.wanted.clear()
             try:
-                seconds = self.turn()
+                with apart_from_forks() if self.uses_celery else nullcontext():
+                    seconds = self.turn()
                 self._is_known_away = False
             except LedgerUnavailable as error:
                 seconds = RETRY_EVERY

@@ -45,6 +45,8 @@ REASONS: Final = {"expired": "expired", "cancelled": "revoked"}
 class EndWriter(Loop):
     """Writes the ends that are due, one after the other, each time it is woken."""
 
+    uses_celery = True
+
     def __init__(self, app: Any, ledger: Ledger) -> None:
         super().__init__("end-writer")
         self._app, self._ledger = app, ledger

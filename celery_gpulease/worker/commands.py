@@ -25,6 +25,8 @@ SHOWN: Final = ("alias", "visible", "default_timeout", "help", "signature", "arg
 class Revoker(Loop):
     """Tells the ledger what was revoked, beside the event loop; for as long as Redis is away it tries again."""
 
+    uses_celery = True
+
     def __init__(self, app: Any) -> None:
         super().__init__("revoker")
         self._app = app

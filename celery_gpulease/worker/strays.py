@@ -32,6 +32,8 @@ LONGEST_HOLD: Final = 5.0
 class Line(Loop):
     """Holds them one after the other, in the order in which they came."""
 
+    uses_celery = True
+
     def __init__(self) -> None:
         super().__init__("strays")
         self._waiting: deque[Any] = deque()

@@ -38,6 +38,8 @@ class Teller(Loop):
         worker: Its name.
     """
 
+    uses_celery = True
+
     def __init__(self, installed: Installation, worker: str) -> None:
         super().__init__("teller")
         self._installed, self._worker = installed, worker

@@ -1,6 +1,7 @@
 """A GPU task runs on the GPU that it leased, whatever becomes of its worker (prefork)."""
 
 import json
+import os
 import signal
 
 import pytest
@@ -289,6 +290,21 @@ def test_revoke_terminate_ends_in_revoked_and_the_gpu_is_free_when_the_child_is_
     world.succeeds(following)
     assert len(world.runs(task)) == 1
     assert world.runs(following)[0].pid != run.pid
+
+
+def test_a_child_that_is_forked_while_an_end_is_written_finds_no_lock_of_celerys_closed(world):
+    """Celery's backend has one lock for the clients of all threads, and the child that comes next needs it too."""
+    slow = {**world.conf, "result_backend": f"slow_backend.SlowBackend+{world.url}"}
+    worker = world.worker(0, TEST_CONF=json.dumps(slow))
+    running, held = world.send("wait_for", "go"), world.send("add", 1, 2)
+    run = world.started(running)
+    with Celery("stranger", broker=world.url, set_as_current=False) as stranger:
+        stranger.control.revoke(held)  # so a thread of the worker writes that end
+    worker.wait_for_log("Tasks flagged as revoked")
+    os.kill(run.pid, signal.SIGKILL)
+    world.ends(held, "REVOKED")
+    world.open("go")
+    world.succeeds(running)
 
 
 def test_a_message_put_into_the_queue_by_hand_is_held_and_runs_under_a_lease(world):

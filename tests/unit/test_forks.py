@@ -1,0 +1,35 @@
+"""A process that is forked finds no lock closed that a thread of ours had."""
+
+import os
+import threading
+
+import pytest
+
+from celery_gpulease.forks import apart_from_forks
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # Python 3.12 says so of any
+def test_a_fork_waits_for_who_is_inside_and_its_child_finds_the_lock_open():
+    lock, is_inside = threading.RLock(), threading.Event()
+
+    def hold():
+        with apart_from_forks(), lock:
+            is_inside.set()
+            threading.Event().wait(0.3)  # the fork below would come meanwhile
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_inside.wait()
+    if (pid := os.fork()) == 0:
+        os._exit(not lock.acquire(timeout=1))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    thread.join()
+
+
+def test_who_is_inside_may_fork_itself_and_nobody_is_kept_out_afterwards():
+    with apart_from_forks():
+        if (pid := os.fork()) == 0:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    with apart_from_forks():
+        pass
