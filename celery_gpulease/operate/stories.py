@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: The usual road of a task, and what people order: nothing of these is trouble.
 USUAL: Final = frozenset(
     {"held", "scheduled", "promoted", "claimed", "started", "released", "given_back", "deferred", "bumped", "ended"}
-    | {"dropped", "drained", "undrained"}
+    | {"dropped", "drained", "undrained", "removed"}
 )
 #: Ends, and ways back to the line, that somebody asked for.
 WANTED: Final = frozenset({"cancelled", "expired", "shutdown", "rejected"})
@@ -55,6 +55,7 @@ MEANINGS: Final = {
     "quarantine_ended": "this GPU gets work again: {detail}",
     "drained": "this GPU gets no new work, by order",
     "undrained": "this GPU gets work again, by order",
+    "removed": "this GPU left the registry, by order {detail}",
     "corrected": "the reconciler: {detail}",
 }
 #: What a detail means, where it is one word of ours.
