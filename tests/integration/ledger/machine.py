@@ -266,7 +266,7 @@ class LedgerMachine(RuleBasedStateMachine):
             "cancel": lambda: self.cancel(which, is_reply_lost, dies=which % 3 == 0),
             "bump": lambda: self.bump(which, is_reply_lost),
             "force": lambda: self.force(gpu, is_reply_lost),
-            "forget": lambda: self.forget(gpu),
+            "forget": lambda: self.forget(gpu, is_cut_off=which % 4 > 0),
         }[what]()
 
     @precondition(lambda self: self.before.tickets)
@@ -875,8 +875,11 @@ class LedgerMachine(RuleBasedStateMachine):
             assert found.word == "started"
             assert self.world.lease(gpu) is None
 
-    def forget(self, gpu):
-        """It is believed to be gone for good; its worker may come back all the same."""
+    def forget(self, gpu, is_cut_off):
+        """It is believed to be gone for good; what runs there may come back all the same."""
+        if is_cut_off:
+            self.die(gpu, with_runs=False)
+            self.presence_lapses(gpu)
         is_served, claim = self._present(gpu) is not None, self.before.claims.get(gpu)
         word = self.ledger.forget(gpu).word
         note(f"  {word}")
