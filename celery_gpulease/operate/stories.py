@@ -55,7 +55,7 @@ MEANINGS: Final = {
     "quarantine_ended": "this GPU gets work again: {detail}",
     "drained": "this GPU gets no new work, by order",
     "undrained": "this GPU gets work again, by order",
-    "removed": "this GPU left the registry, by order {detail}",
+    "removed": "this GPU left the registry by order {detail}",
     "corrected": "the reconciler: {detail}",
 }
 #: What a detail means, where it is one word of ours.
