@@ -11,6 +11,7 @@ from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.ledger.answers import Agenda, Closed, Ending
 from celery_gpulease.ledger.connection import in_our_words
 from celery_gpulease.ledger.orders import Orders
+from celery_gpulease.ledger.removing import Removing
 from celery_gpulease.ledger.turns import Turns
 from celery_gpulease.model import Presence
 
@@ -23,7 +24,7 @@ ENDS_PER_CALL: Final = 100
 HELD_BACK: Final = 2.0
 
 
-class Ledger(Orders, Turns):
+class Ledger(Orders, Removing, Turns):
     """Speaks to the Redis that holds leases and lines.
 
     Any reply may be lost after the script ran: every operation is safe to repeat with the same arguments. All raise

@@ -15,7 +15,8 @@ STATES: Final = ("free", "leased", "draining", "quarantined", "offline")
 EVENTS: Final = (
     "bumped", "claimed", "corrected", "deferred", "drained", "dropped", "ended", "ending", "forced", "gave_up",
     "given_back", "held", "left", "offline", "promoted", "quarantine_ended", "quarantined", "reaped", "regained",
-    "released", "requeued", "rerouted", "robbed", "scheduled", "started", "superseded", "undrained", "vanished",
+    "released", "removed", "requeued", "rerouted", "robbed", "scheduled", "started", "superseded", "undrained",
+    "vanished",
 )  # fmt: skip
 #: Of these, the ways in which a run loses its lease.
 LOSSES: Final = ("forced", "reaped", "robbed")

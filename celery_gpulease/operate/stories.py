@@ -25,7 +25,7 @@ LONGEST_ERROR: Final = 200
 #: The usual road of a task, and what people order: nothing of these is trouble.
 USUAL: Final = frozenset(
     {"held", "scheduled", "promoted", "claimed", "started", "released", "given_back", "deferred", "bumped", "ended"}
-    | {"dropped", "drained", "undrained"}
+    | {"dropped", "drained", "undrained", "removed"}
 )
 #: Ends, and ways back to the line, that somebody asked for.
 WANTED: Final = frozenset({"cancelled", "expired", "shutdown", "rejected"})
@@ -58,6 +58,7 @@ MEANINGS: Final = {
     "drained": "this GPU gets no new work, by order",
     "undrained": "this GPU gets work again, by order",
     "offline": "the worker of this GPU is gone without a goodbye: {detail}",
+    "removed": "this GPU left the registry by order {detail}",
     "corrected": "the reconciler: {detail}",
 }
 #: What a detail means, where it is one word of ours.

@@ -1,4 +1,4 @@
-"""`gpulease cancel`, `bump` and `release`: what they say, and their exit codes."""
+"""`gpulease cancel`, `bump`, `release` and `forget`: what they say, and their exit codes."""
 
 import gc
 from types import SimpleNamespace
@@ -176,6 +176,38 @@ def test_where_there_is_nothing_to_take_it_is_said_so(world, says):
     assert says("release", "node:0", "--force") == (1, "Error: nobody has the lease of GPU node:0\n")
     code, words = says("release", "nobody:0", "--force")
     assert (code, "no GPU 'nobody:0' is registered" in words) == (1, True)
+
+
+def test_a_gpu_that_is_gone_is_forgotten_and_what_goes_with_it_is_said(world, says):
+    worker = world.join()
+    worker.leave()
+    world.drained()
+    assert says("forget", "node:0") == (
+        0,
+        "GPU node:0 is removed. Its drain is forgotten too. A worker that joins under this name has a new GPU\n",
+    )
+    code, words = says("forget", "node:0")
+    assert (code, "no GPU 'node:0' is registered; `gpulease status` lists them" in words) == (1, True)
+
+
+def test_a_gpu_that_may_be_in_use_is_not_forgotten_and_it_is_said_by_whom(app, world, running, says):
+    code, words = says("forget", "node:0")
+    assert code == 1
+    assert words.startswith("Error: GPU node:0 stays: worker gpu@node serves it: stop that one first (")
+    world.lapse_presence()
+    code, words = says("forget", "node:0")
+    assert (code, words.startswith(f"Error: GPU node:0 stays: proj.render[{running}] has it and may")) == (1, True)
+    world.lapse()
+    world.ledger.reap("node:0")
+    world.stranger_takes()
+    code, words = says("forget", "node:0")
+    assert (code, words.startswith("Error: GPU node:0 stays: stranger, a foreign holder, has its lease")) == (1, True)
+    assert says("release", "node:0", "--force")[0] == 0
+    waiting = app.tasks["proj.render"].apply_async(gpu="node:0")
+    code, words = says("forget", "node:0")
+    assert (code, "node:0 stays: 1 task waits for it and for no other GPU" in words) == (1, True)
+    assert says("cancel", waiting.id)[0] == 0
+    assert says("forget", "node:0")[1].startswith("GPU node:0 is removed. A worker")
 
 
 @pytest.mark.parametrize("command", [["why", ""], ["bump", "", "--priority", "1"], ["cancel", ""]])

@@ -27,6 +27,7 @@ PINS = ("node:0", "node:1", "GPU-3", "node:3")
 HOUR_MS = 3_600_000
 ARRIVALS = 2**45
 LIMIT = 2
+WAITING = ("pending", "scheduled")
 
 gpus = st.sampled_from(sorted(GPUS))
 some = st.integers(0, 1 << 16)  # picks from what there is by then
@@ -253,13 +254,19 @@ class LedgerMachine(RuleBasedStateMachine):
             "old_hold": lambda: self.send_again_what_was_sent_long_ago(which),
         }[what]()
 
-    @rule(what=st.sampled_from(["cancel", "cancel", "bump", "force"]), gpu=gpus, which=some, is_reply_lost=repeats)
+    @rule(
+        what=st.sampled_from(["cancel", "cancel", "bump", "force", "forget"]),
+        gpu=gpus,
+        which=some,
+        is_reply_lost=repeats,
+    )
     def operator(self, what, gpu, which, is_reply_lost):
         """A person at the command line."""
         {
             "cancel": lambda: self.cancel(which, is_reply_lost, dies=which % 3 == 0),
             "bump": lambda: self.bump(which, is_reply_lost),
             "force": lambda: self.force(gpu, is_reply_lost),
+            "forget": lambda: self.forget(gpu, is_cut_off=which % 4 > 0),
         }[what]()
 
     @precondition(lambda self: self.before.tickets)
@@ -867,6 +874,23 @@ class LedgerMachine(RuleBasedStateMachine):
         if not is_foreign and claim.get("state") == "started":
             assert found.word == "started"
             assert self.world.lease(gpu) is None
+
+    def forget(self, gpu, is_cut_off):
+        """It is believed to be gone for good; what runs there may come back all the same."""
+        if is_cut_off:
+            self.die(gpu, with_runs=False)
+            self.presence_lapses(gpu)
+        is_served, claim = self._present(gpu) is not None, self.before.claims.get(gpu)
+        word = self.ledger.forget(gpu).word
+        note(f"  {word}")
+        if word != "unknown":
+            assert is_served == (word == "served")
+            assert is_served or (claim is not None) == (word == "busy")
+        if word == "removed":
+            assert gpu not in self.strangers
+            assert not [t for t in self.before.tickets.values() if t["pin"] == gpu and t["state"] in WAITING]
+            self.drained.discard(gpu)
+            self.closing.discard(gpu)
 
     def reconcile(self, gpu, is_reply_lost, dies):
         """One at a time: the index of free GPUs is put right, and what was forgotten is dispatched."""

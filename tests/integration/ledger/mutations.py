@@ -236,6 +236,24 @@ MUTATIONS = {
         "redis.call('PING')",
         "test_reconcile.py::test_a_waiting_ticket_is_in_its_line_and_nowhere_else",
     ),
+    "a_gpu_is_forgotten_under_a_lapsed_run": Mutation(
+        "if ticket then\n    local t",
+        "if false then\n    local t",
+        "ledger/test_forget.py::test_a_claim_keeps_it_also_when_its_lease_has_lapsed",
+        only="forget",
+    ),
+    "its_fence_is_forgotten_with_it": Mutation(
+        "unregister(gpu, names)\nreturn",
+        "unregister(gpu, names)\nredis.call('DEL', key('fence', gpu))\nreturn",
+        "ledger/test_forget.py::test_a_run_that_was_reaped_and_comes_back_late_does_not_believe_that_redis_has_lost_it",
+        only="forget",
+    ),
+    "a_gpu_is_forgotten_under_its_worker": Mutation(
+        "elseif presence then\n  return { 'served'",
+        "elseif false then\n  return { 'served'",
+        "ledger/test_forget.py::test_a_worker_that_is_present_keeps_it_also_where_nobody_hears_of_it",
+        only="forget",
+    ),
     "the_dead_are_alive": Mutation(
         "return count.err ~= nil or tonumber(count[2]) > 0",
         "return true",

@@ -10,7 +10,7 @@ from celery_gpulease.worker.request import PASSED_ON_FOR
 
 INCLUDES = {one.name.removesuffix(".lua") for one in (scripts._LUA / "include").iterdir()}
 BOUND = re.compile(r"^local ([\w, ]+) =\s+(unpack\(ARGV(?:, \d+)?\)|[^\n]*ARGV\[\d+\][^\n]*)$", re.MULTILINE)
-VARIABLE = {"forget_lines", "snapshot", "survey"}  # takes any number of the same
+VARIABLE = {"forget", "forget_lines", "snapshot", "survey"}  # takes any number of the same
 
 
 def own_text(name):

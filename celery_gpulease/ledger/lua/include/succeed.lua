@@ -1,4 +1,4 @@
--- include: gpu
+-- include: unregister
 -- A device has gone by another name until now, with NVML or without: what closed it there closes it still, and that name
 -- is no GPU of its own any more, once nothing is claimed there. Nothing is done while a worker serves that name, or where
 -- it is another place's by now.
@@ -16,11 +16,6 @@ local function succeed(gpu, other, alias)
   if redis.call('EXISTS', key('claim', other), key('lease', other)) > 0 then
     return
   end
-  mark_busy(other)
-  if redis.call('HGET', NAMES, other) == other then
-    redis.call('HSET', NAMES, other, gpu)
-  end
-  redis.call('ZREM', GPUS, other)
-  redis.call('ZREM', HEARTBEATS, other)
-  redis.call('DEL', key('device', other))
+  unregister(other, { other })
+  redis.call('HSET', NAMES, other, gpu)
 end

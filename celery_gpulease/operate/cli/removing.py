@@ -1,0 +1,46 @@
+"""What becomes of a GPU that is gone for good: `forget`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from celery_gpulease.operate.cli.completion import complete_gpu
+from celery_gpulease.operate.cli.group import command, known
+from celery_gpulease.operate.tables import counted
+
+if TYPE_CHECKING:
+    from celery_gpulease.ledger import Ledger
+    from celery_gpulease.ledger.removing import Removed
+
+#: Why it stays, and what to do; {one} is a `Removed`.
+REFUSALS: Final = {
+    "served": "worker {one.what} serves it: stop that one first (a worker that is dead counts as gone in {seconds} s)",
+    "busy": "{one.what} has it and may still run: let it end; if its worker is gone, its task goes elsewhere by "
+    "itself within its ttl. `gpulease release {one.gpu} --force` takes the lease away",
+    "leased": "{one.what}, a foreign holder, has its lease: let it give that back, or `gpulease release {one.gpu} "
+    "--force`",
+    "awaited": "{tasks} for it and for no other GPU, for ever without it: `gpulease pending` names them, "
+    "`gpulease cancel TASK_ID` takes each back",
+}
+
+
+@command
+@click.argument("gpu", shell_complete=complete_gpu)
+def forget(ledger: Ledger, gpu: str) -> None:
+    """Take GPU, which is gone for good, out of the registry; `status` and the metrics show it no more."""
+    one = ledger.forget(gpu)
+    known(None if one.word == "unknown" else one.gpu, gpu)
+    if one.word != "removed":
+        raise refusal(one)
+    lost = f" Its {one.what} is forgotten too." if one.what else ""
+    click.echo(f"GPU {one.gpu} is removed.{lost} A worker that joins under this name has a new GPU")
+
+
+def refusal(one: Removed) -> click.ClickException:
+    """Why a GPU stays, and who must go first."""
+    seconds, tasks = math.ceil(one.number), f"{counted(round(one.number), 'task')} wait{'s' if one.number == 1 else ''}"
+    why = REFUSALS[one.word].format(one=one, seconds=seconds, tasks=tasks)
+    return click.ClickException(f"GPU {one.gpu} stays: {why}")
