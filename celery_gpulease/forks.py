@@ -42,10 +42,14 @@ def _before() -> None:
     _gate.wait_for(lambda: not _inside - {me}, LONGEST)
 
 
+def _in_parent() -> None:
+    _gate.release()
+
+
 def _in_child() -> None:
     global _gate  # noqa: PLW0603
     _gate = threading.Condition()
     _inside.clear()
 
 
-os.register_at_fork(before=_before, after_in_parent=lambda: _gate.release(), after_in_child=_in_child)
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
