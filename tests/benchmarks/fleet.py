@@ -60,7 +60,7 @@ class Fleet:
         for page in batched(devices):
             self.ledger._claiming_each("join", map(partial(self._joining, pool=pool), page))
             self._subscriptions.subscribe(*(self.ledger.keys.here(one.id) for one in page))
-            self.ledger._claiming_each("claim", ({"gpu": one.id} for one in page))
+            self.ledger._claiming_each("claim", ({"gpu": one.id, "program_fence": 0, "hold_ms": 0} for one in page))
         self.listen()
         return [one.id for one in devices]
 

@@ -47,7 +47,7 @@ def vanish(fleet, gpus, waiting):
             fleet.ledger.inspect(gpu, change=True)
             fleet.ledger.dispatch(gpu)
         fleet.fill(100)
-        fleet.ledger._claiming_each("claim", ({"gpu": gpu} for gpu in page))
+        fleet.ledger._claiming_each("claim", ({"gpu": gpu, "program_fence": 0, "hold_ms": 0} for gpu in page))
 
 
 def lapse(fleet, gpus, waiting):

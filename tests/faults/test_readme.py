@@ -199,12 +199,12 @@ def a_night(me):
     send("render", "c.blend", "default")
     send("train", "a.toml", "a100")
     doomed.kill()
-    story = wait_until(lambda: trouble(me), LONG, "the death to be seen")
-    return story[0]["task_id"]
+    return wait_until(lambda: troubled_tasks(me), LONG, "the death to be seen")[0]
 
 
-def trouble(me):
-    return json.loads(me.type("celery -A proj gpulease journal --trouble --json").output)
+def troubled_tasks(me):
+    told = json.loads(me.type("celery -A proj gpulease journal --trouble --json").output)
+    return [one["task_id"] for one in told if one["task_id"]]
 
 
 # -- Choosing the ttl --------------------------------------------------------------------------------------------------

@@ -3,15 +3,14 @@
 import json
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 import redis
 
+from tests.pages import blocks_in, blocks_of
 from tests.processes import Processes
 from tests.semantics.site import PROJECT
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
 #: Warnings are errors, but for what Celery itself does with redis-py 8: it calls what that calls deprecated.
 STRICT = ("-W", "error", "-W", "ignore:Call to deprecated:DeprecationWarning")
 CLEAN = {"threads": [], "cuda": [], "signals": [], "worker": False, "default": None}
