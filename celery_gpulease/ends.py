@@ -6,6 +6,7 @@ the errbacks of a failure, come after. So what may be missing is repeated by Cel
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import states
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
 #: Backends that cannot be asked: there is none, or results are messages that only the caller receives.
 UNREADABLE: Final = ("disabled://", "rpc://")
+#: What Celery's Redis backend puts after a group's name while somebody is about to send the body of its chord, and the
+#: value when it is sent (`on_chord_part_return` in celery/backends/redis.py, from 5.7 on).
+BODY_CLAIM, BODY_SENT = ".c", b"done"
+#: Seconds between two looks at it.
+LOOK_EVERY: Final = 0.1
 
 
 def stored_end(backend: Any, task_id: str, since_ms: int) -> dict[str, Any] | None:
@@ -50,6 +56,27 @@ def repeat_end(backend: Any, meta: dict[str, Any], request: Any) -> None:
         meta: From `stored_end`.
         request: The task's.
     """
+    _store(backend, meta, request)
+    if _has_outlasted_a_claim(backend, request):
+        _store(backend, meta, request)
+
+
+def _has_outlasted_a_claim(backend: Any, request: Any) -> bool:
+    """Waits while a chord's body is about to be sent by somebody: whoever died there keeps it for seconds.
+
+    Returns:
+        It was not sent: the claim's time is over, and whoever counts a part now sends it.
+    """
+    if not (request.group and request.chord and hasattr(backend, "get_key_for_group") and hasattr(backend, "client")):
+        return False
+    key, was_claimed = backend.get_key_for_group(request.group, BODY_CLAIM), False
+    while (claim := backend.get(key)) not in (None, BODY_SENT):
+        was_claimed = True
+        time.sleep(LOOK_EVERY)
+    return was_claimed and claim is None
+
+
+def _store(backend: Any, meta: dict[str, Any], request: Any) -> None:
     state, result = meta["status"], meta.get("result")
     if state == states.SUCCESS:
         backend.mark_as_done(request.id, result, request)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from celery import chord
+from celery.backends.redis import RedisBackend
 
 from celery_gpulease import LeaseLost
 from tests.faults.world import HOST, LONG, SOON, frozen, kill, stored_state
@@ -54,6 +55,20 @@ def test_a_part_of_a_chord_that_was_stored_and_not_counted_is_counted_by_the_nex
     world.wait(body.ready, LONG, part.id)
     assert len(world.runs(part.id)) == 1
     assert (body.state, body.get(propagate=False)) == ("SUCCESS", [3]) if name == "add" else body.state == "FAILURE"
+
+
+@pytest.mark.skipif(not hasattr(RedisBackend, "_chord_publish_claim_expires"), reason="Celery 5.7 claims bodies")
+def test_a_chords_body_that_a_dead_worker_was_about_to_send_is_sent_when_celerys_claim_on_it_is_over(world):
+    world.conf |= {"result_backend": f"dying:DyingBeforeTheBody+{world.url}", "result_chord_join_timeout": 1.0}
+    settings = json.dumps(world.conf)
+    doomed = world.worker(0, TEST_CONF=settings)
+    header = [world.app.signature("proj.add", (1, 2), options={"pool": "default"})]
+    body = chord(header)(world.app.signature("proj.collect", options={"pool": "default"}))
+    doomed.wait()
+    world.worker(1, TEST_CONF=settings)
+    (part,) = body.parent.results
+    world.wait(body.ready, LONG, part.id)
+    assert (len(world.runs(part.id)), len(world.runs(body.id)), body.get(propagate=False)) == (1, 1, [3])
 
 
 def test_a_part_of_a_chord_that_redis_refuses_to_count_is_counted_when_it_does_not(proxied):

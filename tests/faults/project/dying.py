@@ -30,6 +30,15 @@ class DyingBackend(RedisBackend):
         return super().on_chord_part_return(request, *args, **options)
 
 
+class DyingBeforeTheBody(RedisBackend):
+    """The worker dies when all parts of a chord are counted, and its body is this process's to send."""
+
+    def _chord_publish_claim_expires(self, *args):
+        """Celery's last step before it sends the body (from 5.7 on)."""
+        kill_worker_once("body")
+        return super()._chord_publish_claim_expires(*args)
+
+
 class DyingTask(GPUTask):
     """The worker dies when the end of a run is stored or its retry is held, and its lease is not released yet."""
 
