@@ -867,6 +867,9 @@ class LedgerMachine(RuleBasedStateMachine):
         found = self.ledger.force(gpu)
         self.ledger.is_reply_lost = False
         note(f"  {gpu}: {found}")
+        if not self.client.exists(self.world.key("device", gpu)):  # it was removed: no name of it is known any more
+            assert found.word == "unknown"
+            return
         if is_foreign:
             assert self.strangers.pop(gpu, None) == lease
         if not is_reply_lost:
