@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import signals, states
@@ -27,7 +25,7 @@ from celery_gpulease.loops import Loop
 from celery_gpulease.model import HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import TypeAlias
 
     from celery_gpulease.ledger import Ledger
@@ -52,25 +50,24 @@ class EndWriter(Loop):
         self._app, self._ledger = app, ledger
 
     def turn(self) -> None:
-        """Writes all that are due."""
-        write_ends(self._app, self._ledger)
+        """Writes all that are due, or the one that it is at when it is stopped."""
+        write_ends(self._app, self._ledger, is_over=lambda: self.is_over)
 
 
-def write_ends(app: Any, ledger: Ledger, *, seconds: float = math.inf) -> None:
+def write_ends(app: Any, ledger: Ledger, *, is_over: Callable[[], bool] = lambda: False) -> None:
     """Writes every end that is due. What fails is tried again after a while, ten times.
 
     Args:
         app: The app.
         ledger: Its ledger.
-        seconds: None is begun later than this after the first.
+        is_over: Asked after each; none is begun where it is true.
 
     Raises:
         LedgerUnavailable: Redis does not answer.
     """
-    until = time.monotonic() + seconds
     while ending := ledger.end():
         _write(app, ledger, ending)
-        if time.monotonic() >= until:
+        if is_over():
             return
 
 

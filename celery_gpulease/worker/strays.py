@@ -47,7 +47,7 @@ class Line(Loop):
     def turn(self) -> float | None:
         """Holds what waits, as long as that succeeds."""
         try:
-            while self._waiting and not self._is_over:
+            while self._waiting and not self.is_over:
                 self._hold_first()
         except Exception as error:  # noqa: BLE001  # of Redis, or of a result backend
             self._say_once(error)

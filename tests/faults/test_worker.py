@@ -383,6 +383,19 @@ def test_a_cold_shutdown_fails_what_may_not_run_twice(world):
     assert isinstance(world.ends(task, "FAILURE"), LeaseLost)
 
 
+def test_a_worker_that_stops_finishes_the_end_that_it_writes(world):
+    slow = {**world.conf, "result_backend": f"slow_backend.StoringSlowly+{world.url}"}
+    worker = world.worker(0, TEST_CONF=json.dumps(slow))
+    task = world.send("wait_for_once", "never")
+    world.started(task)
+    os.kill(worker.pid, signal.SIGKILL)
+    other = world.worker(1, TEST_CONF=json.dumps(slow))
+    wait_until(lambda: world.state(task) == "FAILURE", LONG, "its end to be stored")
+    other.send(signal.SIGTERM)
+    other.wait()
+    assert not world.client.exists("gpu:ending")
+
+
 def test_who_is_told_not_to_consume_is_given_no_work(world):
     worker = world.worker(0)
     queue = f"gpu.{HOST}:0"
