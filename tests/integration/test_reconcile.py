@@ -797,6 +797,16 @@ def test_what_ended_between_a_look_and_the_script_is_not_wrong(world, place):
     assert world.journal() == []
 
 
+def test_of_thousands_of_a_kind_the_log_tells_some_and_counts_the_others(world, caplog):
+    number = corrections.MOST_SAID + 5
+    for one in range(number):
+        world.client.zadd("gpu:pending:default", {f"nobody-{one}": one})
+    assert len(reconcile(world.ledger, "me")) == number
+    assert len(caplog.messages) == corrections.MOST_SAID + 1
+    assert caplog.messages[-1] == "ticket out of place: 5 more, which the journal has"
+    assert len(noted(world)) == number
+
+
 def test_what_is_under_way_is_never_corrected(world):
     """Reconciliations beside workers and senders that are as fast as they can be."""
     workers = [world.join(f"node:{number}") for number in range(2)]
