@@ -48,8 +48,10 @@ class Loop(threading.Thread):
 
     def run(self) -> None:
         """Turns until it is stopped. That Redis is away is said once."""
-        while not self.is_over:
+        while True:
             self.wanted.clear()
+            if self.is_over:  # looked at after that: else it would forget that it was woken to stop
+                return
             try:
                 with apart_from_forks() if self.uses_celery else nullcontext():
                     seconds = self.turn()

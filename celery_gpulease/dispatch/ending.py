@@ -25,7 +25,7 @@ from celery_gpulease.loops import Loop
 from celery_gpulease.model import HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import TypeAlias
 
     from celery_gpulease.ledger import Ledger
@@ -65,10 +65,14 @@ def write_ends(app: Any, ledger: Ledger, *, is_over: Callable[[], bool] = lambda
     Raises:
         LedgerUnavailable: Redis does not answer.
     """
-    while ending := ledger.end():
-        _write(app, ledger, ending)
-        if is_over():
-            return
+
+    def due() -> Iterator[Ending]:
+        while ending := ledger.end():
+            yield ending
+            if is_over():
+                return
+
+    _write_each(app, ledger, due())
 
 
 def write_ends_of(app: Any, ledger: Ledger, tickets: Iterable[str]) -> Exception | None:
@@ -77,17 +81,31 @@ def write_ends_of(app: Any, ledger: Ledger, tickets: Iterable[str]) -> Exception
     Raises:
         LedgerUnavailable: Redis does not answer.
     """
-    endings = filter(None, map(ledger.end, tickets))
-    return next(filter(None, [_write(app, ledger, ending) for ending in endings]), None)
+    return _write_each(app, ledger, filter(None, map(ledger.end, tickets)))
 
 
-def _write(app: Any, ledger: Ledger, ending: Ending) -> Exception | None:
+def _write_each(app: Any, ledger: Ledger, endings: Iterable[Ending]) -> Exception | None:
+    """Writes them; the first that fails is told, of the others their number: a backend that is away fails all."""
+    first: Exception | None = None
+    number = 0
+    for ending in endings:
+        if (error := _write(app, ending)) is None:
+            ledger.finish(ending.ticket)
+            continue
+        number += 1
+        if first is None:
+            first, words = error, "The end of %s[%s] could not be written; it is tried again"
+            logger.error(words, ending.task, ending.task_id, exc_info=error)
+    if number > 1:
+        logger.error("The ends of %d more tasks could not be written; they are tried again", number - 1)
+    return first
+
+
+def _write(app: Any, ending: Ending) -> Exception | None:
     try:
         write_end(app, ending)
-    except Exception as error:  # any backend, any error
-        logger.exception("The end of %s[%s] could not be written; it is tried again", ending.task, ending.task_id)
+    except Exception as error:  # noqa: BLE001  # any backend, any error
         return error
-    ledger.finish(ending.ticket)
     return None
 
 
