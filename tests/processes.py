@@ -73,7 +73,10 @@ class Process:
 
     def wait_for_log(self, words: str, seconds: float = READY_SECONDS) -> None:
         """Waits until the words are in its log; where it ends first, the test fails at once and shows what it said."""
-        wait_until(lambda: words in self.log or self.exit_code is not None, seconds, f"{words!r} from {self!r}")
+        try:
+            wait_until(lambda: words in self.log or self.exit_code is not None, seconds, "a line")
+        except AssertionError:
+            raise AssertionError(f"Waited {seconds:g} s in vain for {words!r} from {self.tell()}") from None
         assert words in self.log, f"{self!r} ended without {words!r}"
 
     def wait(self, seconds: float = END_SECONDS) -> int:
@@ -106,6 +109,15 @@ class Process:
                     os.kill(pid, signal.SIGKILL)
                     found.append(pid)
         return found
+
+    def tell(self) -> str:
+        """What is known of it: its state, what it said, and where its threads are, as a worker tells it."""
+        if self.exit_code is not None:
+            return repr(self)
+        if "worker" in self.command:
+            os.kill(self.pid, signal.SIGUSR1)
+            time.sleep(1)  # a test has failed already: nothing depends on it
+        return f"{self.name}, which is {psutil.Process(self.pid).status()}: {self.log[-20000:]}"
 
     def __repr__(self) -> str:
         """For a test's message: all that it said."""
@@ -151,13 +163,8 @@ class Processes:
         return process
 
     def tell(self) -> str:
-        """What is known of each process that still runs: its state, and where its threads are, as a worker tells it."""
-        living = [one for one in self._started if one.exit_code is None]
-        for one in living:
-            if "worker" in one.command:
-                os.kill(one.pid, signal.SIGUSR1)
-        time.sleep(1)  # a test has failed already: nothing depends on it
-        return "\n".join(f"{one.name} is {psutil.Process(one.pid).status()}: {one.log[-20000:]}" for one in living)
+        """What is known of each process that still runs."""
+        return "\n".join(one.tell() for one in self._started if one.exit_code is None)
 
     def close(self) -> None:
         """Ends all of them, the last started first."""
