@@ -20,7 +20,7 @@ from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 
 from celery_gpulease import events
-from celery_gpulease.ends import backend_of, is_result_ignored, registered, repeat_end, stored_end
+from celery_gpulease.ends import backend_of, is_body_claimed, is_result_ignored, registered, repeat_end, stored_end
 from celery_gpulease.exceptions import LeaseLost
 from celery_gpulease.facts import facts
 from celery_gpulease.loops import Loop
@@ -86,18 +86,24 @@ def write_ends_of(app: Any, ledger: Ledger, tickets: Iterable[str]) -> Exception
 
 def _write(app: Any, ledger: Ledger, ending: Ending) -> Exception | None:
     try:
-        write_end(app, ending)
+        is_written = write_end(app, ending)
     except Exception as error:  # any backend, any error
         logger.exception("The end of %s[%s] could not be written; it is tried again", ending.task, ending.task_id)
         return error
-    ledger.finish(ending.ticket)
+    if is_written:
+        ledger.finish(ending.ticket)
+    else:
+        ledger.put_off(ending.ticket)
     return None
 
 
-def write_end(app: Any, ending: Ending) -> None:
+def write_end(app: Any, ending: Ending) -> bool:
     """Stores one task's end, REVOKED or FAILURE with LeaseLost, and does what Celery does beside it.
 
     A task that has its result already, because its worker died just after it was stored, keeps that end.
+
+    Returns:
+        Is it written? Not yet where the body of its chord is claimed: others' ends do not wait for that.
 
     Raises:
         Exception: Of the result backend: it does not answer, or cannot store.
@@ -107,12 +113,15 @@ def write_end(app: Any, ending: Ending) -> None:
     stored = stored_end(backend, ending.task_id, ending.first_run_ms) if ending.first_run_ms else None
     # Celery's workers store REVOKED when they hear of a revoke, and nothing of what goes with it
     if stored and not (ending.why in REASONS and stored["status"] == states.REVOKED):
+        if is_body_claimed(backend, request):
+            return False
         repeat_end(backend, stored, request)
-        return
+        return True
     end = _revoke if ending.why in REASONS else _fail
     kind, fields = end(ending, task, backend, request)
     if getattr(task, "send_events", True):
         events.send(app, kind, uuid=ending.task_id, **fields)
+    return True
 
 
 def _revoke(ending: Ending, task: Any, backend: Any, request: Context) -> Event:

@@ -226,6 +226,10 @@ class Ledger(Orders, Removing, Turns):
         """The end is written: 'ended', or 'stale' when it was before."""
         return str(self._call("finish", ticket=ticket)[0])
 
+    def put_off(self, ticket: str) -> str:
+        """The end cannot be written yet, and is offered again, however often: 'put_off', or 'stale' when it was."""
+        return str(self._call("put_off", ticket=ticket)[0])
+
     # the worker of a GPU
 
     def join(self, device: Device, pools: tuple[str, ...], presence: Presence, dead: str = "") -> list[str]:
