@@ -56,27 +56,6 @@ def repeat_end(backend: Any, meta: dict[str, Any], request: Any) -> None:
         meta: From `stored_end`.
         request: The task's.
     """
-    _store(backend, meta, request)
-    if _has_outlasted_a_claim(backend, request):
-        _store(backend, meta, request)
-
-
-def _has_outlasted_a_claim(backend: Any, request: Any) -> bool:
-    """Waits while a chord's body is about to be sent by somebody: whoever died there keeps it for seconds.
-
-    Returns:
-        It was not sent: the claim's time is over, and whoever counts a part now sends it.
-    """
-    if not (request.group and request.chord and hasattr(backend, "get_key_for_group") and hasattr(backend, "client")):
-        return False
-    key, was_claimed = backend.get_key_for_group(request.group, BODY_CLAIM), False
-    while (claim := backend.get(key)) not in (None, BODY_SENT):
-        was_claimed = True
-        time.sleep(LOOK_EVERY)
-    return was_claimed and claim is None
-
-
-def _store(backend: Any, meta: dict[str, Any], request: Any) -> None:
     state, result = meta["status"], meta.get("result")
     if state == states.SUCCESS:
         backend.mark_as_done(request.id, result, request)
@@ -84,6 +63,31 @@ def _store(backend: Any, meta: dict[str, Any], request: Any) -> None:
         backend.mark_as_revoked(request.id, str(result), request)
     else:
         backend.mark_as_failure(request.id, result, meta.get("traceback"), request)
+
+
+def is_body_claimed(backend: Any, request: Any) -> bool:
+    """Is the body of this task's chord about to be sent by somebody, all parts being counted?
+
+    Who died there keeps it for twice `result_chord_join_timeout`, or for half a minute. Before that is over nobody else
+    sends it; afterwards whoever repeats the end of a part does.
+    """
+    return _body_claim(backend, request) not in (None, BODY_SENT)
+
+
+def has_outlasted_body_claim(backend: Any, request: Any) -> bool:
+    """Waits until it is not; was the body claimed, and not sent?"""
+    was_claimed = False
+    while (claim := _body_claim(backend, request)) not in (None, BODY_SENT):
+        was_claimed = True
+        time.sleep(LOOK_EVERY)
+    return was_claimed and claim is None
+
+
+def _body_claim(backend: Any, request: Any) -> bytes | None:
+    if not (request.group and request.chord and hasattr(backend, "get_key_for_group") and hasattr(backend, "client")):
+        return None
+    claim: bytes | None = backend.get(backend.get_key_for_group(request.group, BODY_CLAIM))
+    return claim
 
 
 def is_result_ignored(request: Any, task: Any) -> bool:

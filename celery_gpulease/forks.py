@@ -20,13 +20,17 @@ LONGEST: Final = 3.0
 
 _gate = threading.Condition()
 _inside: set[int] = set()  # threads
+_forks = (
+    0  # that wait, or are made: who comes later enters after them, else threads that take turns would keep them out
+)
 
 
 @contextmanager
 def apart_from_forks() -> Iterator[None]:
     """While a thread is in here, no fork happens, but for one that has waited for too long; not to be nested."""
     me = threading.get_ident()
-    with _gate:  # a fork is over
+    with _gate:
+        _gate.wait_for(lambda: not _forks)
         _inside.add(me)
     try:
         yield
@@ -37,18 +41,23 @@ def apart_from_forks() -> Iterator[None]:
 
 
 def _before() -> None:
+    global _forks  # noqa: PLW0603
     _gate.acquire()
+    _forks += 1
     me = threading.get_ident()
     _gate.wait_for(lambda: not _inside - {me}, LONGEST)
 
 
 def _in_parent() -> None:
+    global _forks  # noqa: PLW0603
+    _gate.notify_all()
+    _forks -= 1
     _gate.release()
 
 
 def _in_child() -> None:
-    global _gate  # noqa: PLW0603
-    _gate = threading.Condition()
+    global _gate, _forks
+    _gate, _forks = threading.Condition(), 0
     _inside.clear()
 
 

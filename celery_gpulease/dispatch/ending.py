@@ -18,7 +18,7 @@ from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 
 from celery_gpulease import events
-from celery_gpulease.ends import backend_of, is_result_ignored, registered, repeat_end, stored_end
+from celery_gpulease.ends import backend_of, is_body_claimed, is_result_ignored, registered, repeat_end, stored_end
 from celery_gpulease.exceptions import LeaseLost
 from celery_gpulease.facts import facts
 from celery_gpulease.loops import Loop
@@ -86,33 +86,33 @@ def write_ends_of(app: Any, ledger: Ledger, tickets: Iterable[str]) -> Exception
 
 def _write_each(app: Any, ledger: Ledger, endings: Iterable[Ending]) -> Exception | None:
     """Writes them; the first that fails is told, of the others their number: a backend that is away fails all."""
-    first: Exception | None = None
-    number = 0
+    errors: list[Exception] = []
     for ending in endings:
-        if (error := _write(app, ending)) is None:
-            ledger.finish(ending.ticket)
+        try:
+            is_written = write_end(app, ending)
+        except Exception as error:  # any backend, any error
+            if not errors:
+                logger.exception(
+                    "The end of %s[%s] could not be written; it is tried again", ending.task, ending.task_id
+                )
+            errors.append(error)
             continue
-        number += 1
-        if first is None:
-            first, words = error, "The end of %s[%s] could not be written; it is tried again"
-            logger.error(words, ending.task, ending.task_id, exc_info=error)
-    if number > 1:
-        logger.error("The ends of %d more tasks could not be written; they are tried again", number - 1)
-    return first
+        if is_written:
+            ledger.finish(ending.ticket)
+        else:
+            ledger.put_off(ending.ticket)
+    if len(errors) > 1:
+        logger.error("The ends of %d more tasks could not be written; they are tried again", len(errors) - 1)
+    return errors[0] if errors else None
 
 
-def _write(app: Any, ending: Ending) -> Exception | None:
-    try:
-        write_end(app, ending)
-    except Exception as error:  # noqa: BLE001  # any backend, any error
-        return error
-    return None
-
-
-def write_end(app: Any, ending: Ending) -> None:
+def write_end(app: Any, ending: Ending) -> bool:
     """Stores one task's end, REVOKED or FAILURE with LeaseLost, and does what Celery does beside it.
 
     A task that has its result already, because its worker died just after it was stored, keeps that end.
+
+    Returns:
+        Is it written? Not yet where the body of its chord is claimed: others' ends do not wait for that.
 
     Raises:
         Exception: Of the result backend: it does not answer, or cannot store.
@@ -122,12 +122,15 @@ def write_end(app: Any, ending: Ending) -> None:
     stored = stored_end(backend, ending.task_id, ending.first_run_ms) if ending.first_run_ms else None
     # Celery's workers store REVOKED when they hear of a revoke, and nothing of what goes with it
     if stored and not (ending.why in REASONS and stored["status"] == states.REVOKED):
+        if is_body_claimed(backend, request):
+            return False
         repeat_end(backend, stored, request)
-        return
+        return True
     end = _revoke if ending.why in REASONS else _fail
     kind, fields = end(ending, task, backend, request)
     if getattr(task, "send_events", True):
         events.send(app, kind, uuid=ending.task_id, **fields)
+    return True
 
 
 def _revoke(ending: Ending, task: Any, backend: Any, request: Context) -> Event:

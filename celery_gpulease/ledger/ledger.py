@@ -222,6 +222,10 @@ class Ledger(Workers, Turns, Orders, Removing):
         """The end is written: 'ended', or 'stale' when it was before."""
         return str(self._call("finish", ticket=ticket)[0])
 
+    def put_off(self, ticket: str) -> str:
+        """The end cannot be written yet, and is offered again, however often: 'put_off', or 'stale' when it was."""
+        return str(self._call("put_off", ticket=ticket)[0])
+
     # what is due
 
     def agenda(self) -> Agenda:

@@ -11,7 +11,7 @@ from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
 from celery_gpulease import lease as leases
-from celery_gpulease.ends import repeat_end
+from celery_gpulease.ends import has_outlasted_body_claim, repeat_end
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.model import DEFAULT_POOL, check_pool
@@ -103,6 +103,8 @@ class LeasedTask(Task):
         """An earlier run stored its end, and its worker died before the lease was released."""
         if run.stored:
             repeat_end(self.backend, run.stored, self.request)
+            if has_outlasted_body_claim(self.backend, self.request):
+                repeat_end(self.backend, run.stored, self.request)
             self._ignore(f"an earlier run has stored its end: {run.stored['status']}")
 
     def _drop_if_lost(self, run: leases.Run) -> None:

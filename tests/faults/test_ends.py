@@ -230,3 +230,29 @@ def test_lease_lost_is_an_error_that_the_sender_can_read(world):
     error = world.ends(world.send("die"), "FAILURE")
     assert isinstance(error, LeaseLost)
     assert "3 times" in str(error)
+
+
+@pytest.mark.skipif(not hasattr(RedisBackend, "_chord_publish_claim_expires"), reason="Celery 5.7 claims bodies")
+def test_a_chords_body_that_is_claimed_for_long_keeps_no_other_end_from_being_written(world):
+    world.conf |= {
+        "result_backend": f"dying:DyingBeforeTheBody+{world.url}",
+        "result_chord_join_timeout": 300.0,
+        "gpulease_max_deliveries": 1,
+    }
+    settings = json.dumps(world.conf)
+    doomed = world.worker(0, TEST_CONF=settings)
+    header = [world.app.signature("proj.add", (1, 2), options={"pool": "default"})]
+    body = chord(header)(world.app.signature("proj.collect", options={"pool": "default"}))
+    (part,) = body.parent.results
+    (ticket,) = world.client.hkeys(f"gpu:task:{part.id}")
+    doomed.wait()
+    world.worker(1, TEST_CONF=settings)
+    wait_until(lambda: world.client.hget(f"gpu:ticket:{ticket}", "attempts") == "1", LONG, "a try to write its end")
+    expired = world.send("add", 1, 2, gpu="nowhere:0", expires=1)
+    world.wait(lambda: stored_state(world.url, expired) == "REVOKED", LONG, expired)
+    (claim,) = world.client.scan_iter("celery-taskset-meta-*.c")
+    world.client.delete(claim)  # its time is over
+    world.client.zadd("gpu:ending", {ticket: 0})
+    world.ledger.wake("due")
+    world.wait(body.ready, LONG, part.id)
+    assert (len(world.runs(part.id)), body.get(propagate=False)) == (1, [3])

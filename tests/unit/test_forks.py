@@ -5,7 +5,9 @@ import threading
 
 import pytest
 
+from celery_gpulease import forks
 from celery_gpulease.forks import apart_from_forks
+from tests.waiting import wait_until
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # Python 3.12 says so of any
@@ -33,3 +35,28 @@ def test_who_is_inside_may_fork_itself_and_nobody_is_kept_out_afterwards():
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     with apart_from_forks():
         pass
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_who_comes_while_a_fork_waits_enters_after_it():
+    told = []
+
+    def fork_once():
+        if (pid := os.fork()) == 0:
+            os._exit(0)
+        told.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    def enter():
+        with apart_from_forks():
+            told.append("inside")
+
+    forking, entering = threading.Thread(target=fork_once), threading.Thread(target=enter)
+    with apart_from_forks():
+        forking.start()
+        wait_until(lambda: forks._forks, 1, "the fork")
+        entering.start()
+        entering.join(0.3)
+        assert told == []
+    forking.join()
+    entering.join()
+    assert sorted(told, key=str) == [0, "inside"]

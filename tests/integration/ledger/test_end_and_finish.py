@@ -63,6 +63,16 @@ def test_written_it_ends_once(world, ticket):
     assert world.everything() == before
 
 
+def test_what_is_put_off_is_offered_again_however_often(world, ticket):
+    for _ in range(12):
+        assert world.ledger.end().ticket == ticket
+        assert world.ledger.put_off(ticket) == "put_off"
+        world.client.zadd(world.key("ending"), {ticket: 0})
+    world.ledger.finish(ticket)
+    assert world.ledger.put_off(ticket) == "stale"
+    assert world.ticket(ticket) == {}
+
+
 def test_what_is_not_ending_is_not_finished(world):
     waiting = world.hold()
     assert world.ledger.finish(waiting) == "stale"

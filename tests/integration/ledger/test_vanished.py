@@ -39,13 +39,16 @@ def test_a_claim_goes_to_the_next_whose_message_is_there(world, worker):
     assert is_gone(world, first, second)
 
 
-def test_many_without_a_message_leave_the_gpu_free_for_the_next_call(world, worker):
+def test_many_without_a_message_leave_the_gpu_free_for_the_next_call_which_its_worker_makes_at_once(world, worker):
     gone = [world.hold() for _ in range(20)]
     last = world.hold()
     for ticket in gone:
         world.lose_message(ticket)
+    world.listen("node:0")
+    world.heard()
     assert worker.claim() is None
     assert world.free() == ["node:0"]
+    assert world.heard() == [(world.ledger.keys.here("node:0"), "lease")]
     assert worker.claim() == last
     assert is_gone(world, *gone)
 

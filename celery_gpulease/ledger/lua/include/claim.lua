@@ -2,7 +2,8 @@
 -- CLAIM and ROUTE: the lease of a free GPU for whoever is first in its lines. `seed` makes the tokens of this call
 -- unlike any other's.
 --
--- A call takes so many that cannot be claimed out of their lines, however many GPUs it looks at; the next takes more.
+-- A call takes so many that cannot be claimed out of their lines, however many GPUs it looks at; the next takes more,
+-- for which the GPU's worker is woken.
 local expired_left, vanished_left = 16, 16
 
 local function next_fence(gpu)
@@ -165,5 +166,8 @@ local function claim_next(gpu, own, seed)
     return 'closed'
   end
   mark_free(gpu)
+  if expired_left == 0 or vanished_left == 0 then
+    redis.pcall('PUBLISH', key('here', gpu), 'lease')
+  end
   return 'idle'
 end
