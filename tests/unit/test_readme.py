@@ -22,7 +22,6 @@ from celery_gpulease.worker import measures as workers
 from tests.pages import PAGES, README, ROOT, Block, all_blocks, blocks_in, blocks_of, read
 
 TEXT = read(README)
-METRICS = re.search(r"^## Metrics\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)[1]
 BLOCKS = all_blocks()
 
 URL = "redis://localhost:6379/0"
@@ -40,22 +39,22 @@ def of(*languages: str) -> list[Block]:
 # -- its code ----------------------------------------------------------------------------------------------------------
 
 
-def asked_for() -> set[tuple[str, str]]:
-    """The sections of README, and the examples, whose blocks some test asks for: it calls `blocks_of("…")`."""
+def asked_for() -> set[tuple[str, ...]]:
+    """The sections of pages, and the examples, whose blocks some test asks for: it calls `blocks_of("…")`."""
     found = set()
     for path in ROOT.glob("tests/**/*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
-                name = node.args[0].value if isinstance(node.args[0], ast.Constant) else ""
-                found.add((node.func.id, name))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                words = tuple(one.value for one in node.args if isinstance(one, ast.Constant))
+                found.add((node.func.id, *words))
     return found
 
 
-def place(block: Block) -> tuple[str, str]:
-    """As a test asks for it; else for nobody."""
-    if block.page == README:
-        return "blocks_of", block.section
-    return "commands_of", Path(block.page).parent.name if block.page.startswith("examples/") else block.page
+def place(block: Block) -> tuple[str, ...]:
+    """As a test asks for it."""
+    if block.page.startswith("examples/"):
+        return "commands_of", Path(block.page).parent.name
+    return ("blocks_of", block.section) if block.page == README else ("blocks_of", block.section, block.page)
 
 
 def test_every_block_is_run_by_a_test():
@@ -87,9 +86,9 @@ def test_its_commands_are_those_of_a_shell(block):
 
 
 def test_a_sender_by_name_holds_what_its_router_names():
-    (sender,) = blocks_of("Senders by name")
+    (sender,) = blocks_of("Senders by name", "docs/using.md")
     names = {"__name__": "readme"}
-    exec(compile(sender.text, README, "exec"), names)
+    exec(compile(sender.text, sender.page, "exec"), names)
     (router,) = names["sender"].conf.task_routes
     assert router("render.scene") == {ROUTED_POOL: "a100"}
     assert names["sender"].gpulease.settings.redis_url == URL
@@ -98,10 +97,11 @@ def test_a_sender_by_name_holds_what_its_router_names():
 def test_the_targets_and_variables_of_make_that_it_names_exist():
     makefile = read("Makefile")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-    (try_it, _), (targets_of_tests,) = blocks_of("celery_gpulease"), blocks_of("Development")
-    in_blocks = [*try_it.commands, *targets_of_tests.commands]
+    (try_it, _), (daily,) = blocks_of("celery_gpulease"), blocks_of("Development")
+    (targets_of_tests,) = blocks_of("Development", "docs/contributing.md")
+    in_blocks = [*try_it.commands, *daily.commands, *targets_of_tests.commands]
     assert {command[0] for command in in_blocks} == {"make"}
-    inline = re.findall(r"\bmake ([a-z-]+)", " ".join(re.findall(r"`([^`]*)`", "".join(map(read, map(str, PAGES))))))
+    inline = re.findall(r"\bmake ([a-z-]+)", "\n".join(re.findall(r"`([^`]*)`", "".join(map(read, map(str, PAGES))))))
     assert {"demo", "test"} <= {command[1] for command in in_blocks} | set(inline) <= targets
     for variable in re.findall(r"\b([A-Z]+)=\w", targets_of_tests.text):
         assert f"$({variable})" in makefile or f"$(or $({variable})" in makefile or f"$(if $({variable})" in makefile
@@ -144,7 +144,7 @@ def measured() -> set[str]:
 
 def test_its_metrics_are_those_that_exist():
     settings = {"gpulease_metrics_port"}
-    assert set(re.findall(r"\bgpulease_\w+", METRICS)) - settings == measured()
+    assert set(re.findall(r"\bgpulease_\w+", read("docs/metrics.md"))) - settings == measured()
 
 
 def test_it_names_no_setting_that_does_not_exist():
@@ -169,7 +169,9 @@ def seconds(text: str) -> float:
 
 
 def test_what_a_death_costs_is_reckoned_right():
-    head, _, *rows = re.search(r"^\| jobs \| R \|.*?\n\n", TEXT, re.DOTALL | re.MULTILINE)[0].strip().splitlines()
+    head, _, *rows = (
+        re.search(r"^\| jobs \| R \|.*?\n\n", read("docs/ttl.md"), re.DOTALL | re.MULTILINE)[0].strip().splitlines()
+    )
     ttls = [float(re.search(r"\d+", cell)[0]) for cell in row(head)[2:]]
     assert len(rows) == 5
     for jobs, lost, *losses in map(row, rows):
@@ -181,7 +183,7 @@ def test_what_a_death_costs_is_reckoned_right():
             exact = seconds(lost) + wait
             assert abs(seconds(total) - exact) <= unit * 0.51 * 10**-digits, jobs
             assert part == f"{100 * wait / exact:.0f} %", jobs
-    assert "| 128 min |" in TEXT
+    assert "| 128 min |" in read("docs/ttl.md")
     assert round(10 / 2 * math.exp(1.8**2)) == 128, "the mean of L² is that of L, squared, by exp(sigma²)"
 
 
@@ -202,11 +204,15 @@ def test_its_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(other.read_text()), target
 
 
-def test_each_page_is_linked_from_readme_or_from_one_that_is():
-    linked = {README}
-    for page in [README, "docs/celery.md", "docs/guarantees.md"]:
-        linked |= {target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", read(page))}
+def test_each_page_is_linked_from_readme():
+    linked = {README, *(target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", TEXT))}
     assert {str(path.relative_to(ROOT)) for path in PAGES} <= linked
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_its_lines_fit_a_screen(page):
+    lines = without_blocks(page.read_text()).splitlines()
+    assert [line for line in lines if len(line) > 120 and not line.startswith(("|", "!["))] == []
 
 
 def test_its_picture_is_what_its_script_draws(tmp_path):
