@@ -3,9 +3,11 @@
 import ast
 import math
 import re
+import signal
 import socket
 import subprocess
 import sys
+from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -13,8 +15,11 @@ from xml.etree import ElementTree as ET
 import pytest
 from celery import Celery
 
+from celery_gpulease import testing
 from celery_gpulease.operate import measures as exporters
 from celery_gpulease.operate.cli import gpulease
+from celery_gpulease.operate.cli.running import TIMED_OUT
+from celery_gpulease.programs import running
 from celery_gpulease.sending.router import ROUTED_POOL
 from celery_gpulease.settings import PREFIX, read_settings
 from celery_gpulease.tally import Measure
@@ -156,6 +161,58 @@ def test_it_names_no_setting_that_does_not_exist():
 def test_the_commands_that_it_promises_exist():
     for page in map(str, PAGES):
         assert set(re.findall(r"\bgpulease ([a-z]+)\b", read(page))) <= gpulease.commands.keys(), page
+
+
+def test_its_table_of_commands_has_all_of_them_with_their_options():
+    promised = defaultdict(set)
+    for name, usage in re.findall(r"^\| `celery -A proj gpulease ([a-z]+)([^`]*)`", TEXT, re.MULTILINE):
+        promised[name] |= set(re.findall(r"(?<![\w-])--?[a-z]+(?:-[a-z]+)*", usage))
+    assert promised.keys() == gpulease.commands.keys()
+    for name, command in gpulease.commands.items():
+        options = [set(one.opts) for one in command.params if one.param_type_name == "option"]
+        assert promised[name] <= set().union(*options), name
+        assert all(option & promised[name] for option in options if "--yes" not in option), name
+
+
+def test_the_exit_codes_and_signals_of_run_are_those_that_it_names():
+    page = read("docs/using.md").replace("\n", " ")
+    assert f"({TIMED_OUT}: its turn did not come" in page
+    assert f"{running.NOT_RUNNABLE}, {running.NOT_FOUND}: it could not be started" in page
+    assert f"{running.SIGNALLED + signal.SIGINT}: Ctrl-C" in page
+    assert f"(exit code {running.SIGNALLED + signal.SIGKILL})" in page
+    (passed_on,) = re.findall(r"and ((?:[A-Z0-9]+, )+[A-Z0-9]+) to the program's process group", page)
+    terminals_own = {signal.SIGWINCH, signal.SIGTSTP}
+    assert {signal.Signals["SIG" + name] for name in passed_on.split(", ")} == set(running.PASSED_ON) - terminals_own
+
+
+def test_the_fixtures_for_users_tests_are_those_that_exist():
+    promised = set(re.findall(r"^\| `(gpu_\w+)` \|", read("docs/testing.md"), re.MULTILINE))
+    source = ast.parse(Path(testing.__file__).read_text())
+    fixtures = {
+        one.name
+        for one in ast.walk(source)
+        if isinstance(one, ast.FunctionDef) and any("fixture" in ast.unparse(how) for how in one.decorator_list)
+    }
+    assert promised == {name for name in fixtures if not name.startswith("_")}
+    assert {testing.APP_INI, testing.URL_INI, testing.URL_VARIABLE} <= set(re.findall(r"\w+", read("docs/testing.md")))
+
+
+def test_the_oldest_versions_that_it_names_are_those_that_it_asks_for():
+    project = read("pyproject.toml")
+    for name, pattern in {"Python": r'requires-python = ">=([\d.]+)"', "Celery": r'"celery>=([\d.]+)"'}.items():
+        (oldest,) = re.findall(pattern, project)
+        assert f"{name} ≥ {oldest}" in TEXT
+        assert f"| {name} | {oldest}" in read("docs/deploying.md")
+    (oldest,) = re.findall(r'"redis>=([\d.]+)"', project)
+    assert f"| redis-py | {oldest} |" in read("docs/deploying.md")
+
+
+@pytest.mark.parametrize(("section", "page"), [("Performance", "performance"), ("Choosing the ttl", "ttl")])
+def test_what_its_short_tables_say_is_in_the_long_ones(section, page):
+    short = re.search(rf"^## {section}\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)[1]
+    rows = re.findall(r"^\| .*\|$", short, re.MULTILINE)
+    assert set(rows) <= set(read(f"docs/{page}.md").splitlines())
+    assert rows
 
 
 def row(cells: str) -> list[str]:
