@@ -270,6 +270,8 @@ def test_each_page_is_linked_from_readme():
 def test_its_lines_fit_a_screen(page):
     lines = without_blocks(page.read_text()).splitlines()
     assert [line for line in lines if len(line) > 120 and not line.startswith(("|", "!["))] == []
+    broken = [line for line in lines if line.count("`") % 2]
+    assert broken == [], "code is copied from one line"
 
 
 def test_its_picture_is_what_its_script_draws(tmp_path):
