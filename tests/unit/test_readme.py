@@ -102,9 +102,9 @@ def test_a_sender_by_name_holds_what_its_router_names():
 def test_the_targets_and_variables_of_make_that_it_names_exist():
     makefile = read("Makefile")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-    (try_it, _), (daily,) = blocks_of("celery_gpulease"), blocks_of("Development")
+    try_it, _ = blocks_of("celery_gpulease")
     (targets_of_tests,) = blocks_of("Development", "docs/contributing.md")
-    in_blocks = [*try_it.commands, *daily.commands, *targets_of_tests.commands]
+    in_blocks = [*try_it.commands, *targets_of_tests.commands]
     assert {command[0] for command in in_blocks} == {"make"}
     inline = re.findall(r"\bmake ([a-z-]+)", "\n".join(re.findall(r"`([^`]*)`", "".join(map(read, map(str, PAGES))))))
     assert {"demo", "test"} <= {command[1] for command in in_blocks} | set(inline) <= targets
