@@ -15,6 +15,7 @@ from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
 from celery_gpulease.installed import LEDGER_NODE, installation
+from celery_gpulease.recurring import Recurring
 
 if TYPE_CHECKING:
     from celery.events import EventDispatcher
@@ -28,6 +29,7 @@ _STATES: Final = {
     "task-revoked": states.REVOKED,
     "task-rejected": states.REJECTED,
 }
+_unsent: Final = Recurring(logger, "Events that could not be sent: %d, the last %s of %s: %s")
 
 
 def with_state(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +55,7 @@ def send(app: Any, kind: str, **fields: Any) -> None:
         with app.events.default_dispatcher(hostname=node or LEDGER_NODE) as dispatcher:
             dispatcher.send(kind, **with_state(kind, fields))
     except Exception as error:  # noqa: BLE001  # of any broker
-        logger.warning("The event %s of %s could not be sent: %s", kind, fields.get("uuid"), error)
+        _unsent.add(kind, fields.get("uuid"), error)
 
 
 def send_through(eventer: EventDispatcher, kind: str, **fields: Any) -> None:
@@ -83,4 +85,4 @@ def publish_held(app: Any, producer: Any, sent: dict[str, Any], pool: str, pin: 
     try:
         dispatcher.publish("task-held", {**known, "pool": pool, "gpu": pin or None}, producer)
     except (OperationalError, *producer.connection.recoverable_connection_errors) as error:
-        logger.warning("The event task-held of %s[%s] could not be sent: %s", known["name"], known["uuid"], error)
+        _unsent.add("task-held", known["uuid"], error)

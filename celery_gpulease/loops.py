@@ -21,15 +21,16 @@ class Loop(threading.Thread):
         name: Shown in the log.
 
     Attributes:
+        is_over: It has been stopped: no further turn begins, and a long one may end here.
         uses_celery: Its turns touch the app, and so locks that a child must not find closed.
     """
 
+    is_over = False
     uses_celery = False
 
     def __init__(self, name: str) -> None:
         super().__init__(name=f"gpulease-{name}", daemon=True)
         self.wanted = threading.Event()
-        self._is_over = False
         self._is_known_away = False
 
     def turn(self) -> float | None:
@@ -42,13 +43,15 @@ class Loop(threading.Thread):
 
     def stop(self) -> None:
         """Ends the thread after the turn that it is at."""
-        self._is_over = True
+        self.is_over = True
         self.wanted.set()
 
     def run(self) -> None:
         """Turns until it is stopped. That Redis is away is said once."""
-        while not self._is_over:
+        while True:
             self.wanted.clear()
+            if self.is_over:  # looked at after that: else it would forget that it was woken to stop
+                return
             try:
                 with apart_from_forks() if self.uses_celery else nullcontext():
                     seconds = self.turn()

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import signals, states
@@ -27,7 +25,7 @@ from celery_gpulease.loops import Loop
 from celery_gpulease.model import HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import TypeAlias
 
     from celery_gpulease.ledger import Ledger
@@ -52,26 +50,29 @@ class EndWriter(Loop):
         self._app, self._ledger = app, ledger
 
     def turn(self) -> None:
-        """Writes all that are due."""
-        write_ends(self._app, self._ledger)
+        """Writes all that are due, or the one that it is at when it is stopped."""
+        write_ends(self._app, self._ledger, is_over=lambda: self.is_over)
 
 
-def write_ends(app: Any, ledger: Ledger, *, seconds: float = math.inf) -> None:
+def write_ends(app: Any, ledger: Ledger, *, is_over: Callable[[], bool] = lambda: False) -> None:
     """Writes every end that is due. What fails is tried again after a while, ten times.
 
     Args:
         app: The app.
         ledger: Its ledger.
-        seconds: None is begun later than this after the first.
+        is_over: Asked after each; none is begun where it is true.
 
     Raises:
         LedgerUnavailable: Redis does not answer.
     """
-    until = time.monotonic() + seconds
-    while ending := ledger.end():
-        _write(app, ledger, ending)
-        if time.monotonic() >= until:
-            return
+
+    def due() -> Iterator[Ending]:
+        while ending := ledger.end():
+            yield ending
+            if is_over():
+                return
+
+    _write_each(app, ledger, due())
 
 
 def write_ends_of(app: Any, ledger: Ledger, tickets: Iterable[str]) -> Exception | None:
@@ -80,17 +81,31 @@ def write_ends_of(app: Any, ledger: Ledger, tickets: Iterable[str]) -> Exception
     Raises:
         LedgerUnavailable: Redis does not answer.
     """
-    endings = filter(None, map(ledger.end, tickets))
-    return next(filter(None, [_write(app, ledger, ending) for ending in endings]), None)
+    return _write_each(app, ledger, filter(None, map(ledger.end, tickets)))
 
 
-def _write(app: Any, ledger: Ledger, ending: Ending) -> Exception | None:
+def _write_each(app: Any, ledger: Ledger, endings: Iterable[Ending]) -> Exception | None:
+    """Writes them; the first that fails is told, of the others their number: a backend that is away fails all."""
+    first: Exception | None = None
+    number = 0
+    for ending in endings:
+        if (error := _write(app, ending)) is None:
+            ledger.finish(ending.ticket)
+            continue
+        number += 1
+        if first is None:
+            first, words = error, "The end of %s[%s] could not be written; it is tried again"
+            logger.error(words, ending.task, ending.task_id, exc_info=error)
+    if number > 1:
+        logger.error("The ends of %d more tasks could not be written; they are tried again", number - 1)
+    return first
+
+
+def _write(app: Any, ending: Ending) -> Exception | None:
     try:
         write_end(app, ending)
-    except Exception as error:  # any backend, any error
-        logger.exception("The end of %s[%s] could not be written; it is tried again", ending.task, ending.task_id)
+    except Exception as error:  # noqa: BLE001  # any backend, any error
         return error
-    ledger.finish(ending.ticket)
     return None
 
 

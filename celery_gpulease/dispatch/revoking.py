@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from celery import states
+from celery.utils.functional import maybe_list
 from celery.utils.log import get_logger
 from kombu.utils.json import dumps
 
 from celery_gpulease.dispatch.ending import write_ends_of
 from celery_gpulease.ends import UNREADABLE, backend_of, registered
+from celery_gpulease.installed import installation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,6 +26,28 @@ if TYPE_CHECKING:
     from celery_gpulease.ledger.answers import Cancelled, Taken
 
 logger = get_logger(__name__)
+
+#: Celery's commands that revoke.
+REVOKES: Final = frozenset({"revoke", "terminate", "revoke_by_stamped_headers"})
+#: An argument of such a command: the ledger knows of this revoke.
+TOLD: Final = "gpulease_told"
+
+
+def take_back(app: Any, command: str, arguments: Mapping[str, Any], *, here: bool = False) -> Exception | None:
+    """Does in the ledger what a revoke command says; what went wrong in the result backend.
+
+    Raises:
+        LedgerUnavailable: Redis does not answer.
+        ConfigurationError: A setting is wrong.
+    """
+    ledger = installation(app).ledger
+    if command == "revoke_by_stamped_headers":
+        headers = arguments["headers"]
+        if isinstance(headers, list):  # from `celery control`: name=value
+            headers = dict(one.split("=", 1) for one in headers)
+        return revoke_stamped(app, ledger, headers, here=here)
+    task_ids = dict.fromkeys(maybe_list(arguments["task_id"]) or ())
+    return cancel(app, ledger, task_ids, revoked=True, here=here)[1]
 
 
 def cancel(

@@ -4,7 +4,9 @@ A script's header is its signature: a sentence, `KEYS:`, `ARGV:`, `Returns:`, an
 shares with others. Redis makes all functions of a script anew at each call, and those that nobody calls took most of
 its time: so a script has what it needs, and nothing else; and what only a rare case needs stands below the usual one,
 where `include:` says so once more. Scripts of two layouts differ, so that Redis never takes one for the other
-(ledger/agreement.py). ``python -m celery_gpulease.ledger.scripts DIR`` writes the assembled texts, for luacheck.
+(ledger/agreement.py). All files are read when this module is imported: a process works to its end with the scripts that
+it began with, whatever is installed in their place meanwhile. ``python -m celery_gpulease.ledger.scripts DIR`` writes
+the assembled texts, for luacheck.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.resources.abc import Traversable
 
-_LUA: Final = files(__package__) / "lua"
 _HEADER: Final = re.compile(r"-- (KEYS|ARGV|include):(.*)")
 _COMMENT: Final = re.compile(r"^ *--.*\n", re.MULTILINE)
 _HEAD: Final = re.compile(r"\A((?:--.*\n)+)")
@@ -32,6 +33,16 @@ _BELOW: Final = re.compile(r"^-- include: (.*)\n", re.MULTILINE)
 #: Each statement of an included part gives names to something: it begins so, at the margin.
 _STATEMENT: Final = re.compile(r"^(?=local )", re.MULTILINE)
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
+
+
+def _read(folder: Traversable) -> dict[str, str]:
+    """The texts of the Lua files in a folder, by their names."""
+    lua = (one for one in folder.iterdir() if one.name.endswith(".lua"))
+    return {one.name.removesuffix(".lua"): one.read_text("utf-8") for one in lua}
+
+
+OPERATIONS: Final = _read(files(__package__) / "lua")
+INCLUDES: Final = _read(files(__package__) / "lua" / "include")
 
 
 @dataclass(frozen=True)
@@ -45,13 +56,13 @@ class Source:
 
 def names() -> list[str]:
     """The names of all operations."""
-    return sorted(one.name.removesuffix(".lua") for one in _LUA.iterdir() if one.name.endswith(".lua"))
+    return sorted(OPERATIONS)
 
 
 @cache
 def source(name: str) -> Source:
-    """Reads an operation and puts what it needs of the parts that it includes in front of each of its sections."""
-    text = (_LUA / f"{name}.lua").read_text("utf-8")
+    """An operation, with what it needs of the parts that it includes in front of each of its sections."""
+    text = OPERATIONS[name]
     header = _header(text)
     head, body = _HEAD.split(text)[1:]
     first, *rest = _BELOW.split(body)
@@ -90,14 +101,10 @@ def _needed(statements: list[str], code: str) -> list[str]:
 
 
 def _included(part: str) -> Iterator[tuple[str, str]]:
-    text = _include(part).read_text("utf-8")
+    text = INCLUDES[part]
     for other in _header(text)["include"]:
         yield from _included(other)
     yield part, text
-
-
-def _include(part: str) -> Traversable:
-    return _LUA / "include" / f"{part}.lua"
 
 
 def _header(text: str) -> dict[str, list[str]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 from celery.app.control import Control
-from celery.utils.functional import maybe_list
 from celery.utils.log import get_logger
 
-from celery_gpulease.dispatch.revoking import cancel, revoke_stamped
+from celery_gpulease.dispatch.revoking import REVOKES, TOLD, take_back
 from celery_gpulease.exceptions import GPULeaseError
 from celery_gpulease.installed import installation
 from celery_gpulease.ledger.views import held_by_pool
@@ -18,10 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 logger = get_logger(__name__)
-
-REVOKES: Final = frozenset({"revoke", "terminate", "revoke_by_stamped_headers"})
-#: Tells workers that the ledger knows of this revoke.
-TOLD: Final = "gpulease_told"
 
 
 class LeasingControl(Control):
@@ -66,23 +61,6 @@ def _tell(app: Any, command: str, arguments: Mapping[str, Any]) -> bool:
 def _unless_ours(error: Exception) -> Exception | None:
     """The words of our own errors say it all."""
     return None if isinstance(error, GPULeaseError) else error
-
-
-def take_back(app: Any, command: str, arguments: Mapping[str, Any], *, here: bool = False) -> Exception | None:
-    """Does in the ledger what a revoke command says; what went wrong in the result backend.
-
-    Raises:
-        LedgerUnavailable: Redis does not answer.
-        ConfigurationError: A setting is wrong.
-    """
-    ledger = installation(app).ledger
-    if command == "revoke_by_stamped_headers":
-        headers = arguments["headers"]
-        if isinstance(headers, list):  # from `celery control`: name=value
-            headers = dict(one.split("=", 1) for one in headers)
-        return revoke_stamped(app, ledger, headers, here=here)
-    task_ids = dict.fromkeys(maybe_list(arguments["task_id"]) or ())
-    return cancel(app, ledger, task_ids, revoked=True, here=here)[1]
 
 
 def what_purge_leaves(app: Any) -> str | None:

@@ -12,8 +12,8 @@ import click
 
 from celery_gpulease.exceptions import GPULeaseError, LedgerUnavailable
 from celery_gpulease.installed import installation
-from celery_gpulease.operate.metrics import Server
 from celery_gpulease.operate.watching import Watch
+from celery_gpulease.prometheus import Server
 
 PORT: Final = 9822
 PORTS: Final = (1, 65535)

@@ -80,7 +80,7 @@ class Keeper(Loop):
 
     def _beat(self) -> None:
         with self._asking:
-            if self._is_over:
+            if self.is_over:
                 return
             self._asked_at = time.monotonic()
             answer = self._ledger.renew(self._claim, is_lost=self.is_lost)

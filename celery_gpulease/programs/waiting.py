@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable, TurnCancelled, TurnTimeout
-from celery_gpulease.ledger.ledger import HELD_BACK
 from celery_gpulease.ledger.listening import Subscription
 from celery_gpulease.ledger.turns import Program
+from celery_gpulease.ledger.workers import HELD_BACK
 from celery_gpulease.model import Device, unique
 from celery_gpulease.settings import RETRY_EVERY
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from celery.utils.log import get_logger
@@ -21,6 +22,8 @@ logger = get_logger(__name__)
 
 #: What this process last said of the server.
 _said: Final[set[str]] = set()
+#: Lines of the log in one reconciliation for corrections of one kind.
+MOST_SAID: Final = 20
 #: Names that a reconciliation looks at, where it is one of many: the next one goes on from there.
 BUDGET: Final = 1000
 
@@ -49,10 +52,15 @@ def reconcile(
     if not ledger.take_turn(who, age):
         return None
     try:
-        found = []
+        found, said = [], Counter[str]()
         for one in _corrections(ledger, change=True, budget=budget):
-            _say(ledger, one)
             found.append(one)
+            if one.is_corrected:
+                ledger.corrected(one.ticket, one.gpu, f"{one.kind}: {one.detail}")
+            _say(one, said)
+        for kind, number in said.items():
+            if number > MOST_SAID:
+                logger.warning("%s: %d more, which the journal has", kind, number - MOST_SAID)
         _say_of_server({one.detail for one in found if not one.is_corrected and not one.gpu})
         while ledger.agenda().due == 0 and any(ledger.promote()):
             pass
@@ -76,12 +84,13 @@ def _corrections(ledger: Ledger, *, change: bool, budget: int | None) -> Iterato
                 yield one
 
 
-def _say(ledger: Ledger, one: Correction) -> None:
-    if one.is_corrected:
-        logger.warning("Reconciled %s", one)
-        ledger.corrected(one.ticket, one.gpu, f"{one.kind}: {one.detail}")
-    elif one.gpu:
-        logger.warning("Left as it is: %s", one)
+def _say(one: Correction, said: Counter[str]) -> None:
+    """What one accident has broken may be thousands of the same kind."""
+    words = "Reconciled %s" if one.is_corrected else "Left as it is: %s"
+    if one.is_corrected or one.gpu:
+        said[one.kind] += 1
+        if said[one.kind] <= MOST_SAID:
+            logger.warning(words, one)
 
 
 def has_said(words: str) -> None:

@@ -23,8 +23,8 @@ class Evidence:
         is_alive: Its worker lives.
         is_claimable: Living worker, no lease, nothing that closes it.
         is_astray: The index of free GPUs says otherwise.
-        is_overlooked: It is free, somebody waits, and that is no matter of a moment: a lease that has just gone is
-            being told to its worker.
+        is_overlooked: It is free, somebody waits, and it is not listed just now: a lease that has just gone is being
+            told to its worker.
         claim: The claim that the ledger knows.
         claim_state: claimed, started or tail.
         lease: The lease's value.

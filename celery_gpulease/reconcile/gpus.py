@@ -2,41 +2,70 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from celery_gpulease.ledger.views import gpu_names
 from celery_gpulease.reconcile.correction import Correction, isolated
-from celery_gpulease.reconcile.evidence import gather
+from celery_gpulease.reconcile.evidence import EVENT_MS, gather
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from celery_gpulease.ledger import Ledger
     from celery_gpulease.reconcile.evidence import Evidence
 
 
-def correct_gpus(ledger: Ledger, *, change: bool) -> Iterator[Correction]:
+def _wait_for_what_is_under_way() -> None:
+    time.sleep(EVENT_MS / 1000)
+
+
+def correct_gpus(
+    ledger: Ledger, *, change: bool, wait: Callable[[], object] = _wait_for_what_is_under_way
+) -> Iterator[Correction]:
     """Compares every registered GPU with its worker's own report.
 
+    A GPU becomes free, or loses its worker, by what no script knows of, and a moment later its worker says so::
+
+        worker        subscribes: the GPU is free                          CLAIM: nobody waits, so it is listed
+        reconciler                                  free, and not listed
+
+    So what seems to be missed is looked at once more after that moment, the same for all GPUs.
+
+    Args:
+        ledger: The ledger.
+        change: False only says what would be done.
+        wait: Waits for that moment.
+
     Raises:
         LedgerUnavailable: Redis does not answer.
     """
+    doubtful = list[str]()
     for gpu in gpu_names(ledger):
-        yield from isolated(gpu, correct_gpu(ledger, gpu, change=change))
+        yield from isolated(gpu, _correct_gpu(ledger, gpu, doubtful, change=change))
+    if doubtful:
+        wait()
+    for gpu in doubtful:
+        yield from isolated(gpu, _correct_index(ledger, gpu, change=change))
 
 
-def correct_gpu(ledger: Ledger, gpu: str, *, change: bool) -> Iterator[Correction]:
-    """Puts one GPU's keys right, then compares it with its worker's own report.
-
-    Raises:
-        LedgerUnavailable: Redis does not answer.
-    """
+def _correct_gpu(ledger: Ledger, gpu: str, doubtful: list[str], *, change: bool) -> Iterator[Correction]:
+    """Puts one GPU's keys right, then compares it with its worker's own report."""
     yield from correct_keys(ledger, gpu, change=change)
     seen = gather(ledger, gpu)
-    for rule in (_job_without_lease, _idle_holder, _not_started, _lapsed_lease, _missed_event, _index_out_of_step):
+    for rule in (_job_without_lease, _idle_holder, _not_started, _lapsed_lease):
         if one := rule(ledger, seen, change=change):
             yield one
             seen = gather(ledger, gpu) if change else seen
+    if seen.is_astray or seen.is_overlooked:
+        doubtful.append(gpu)
+
+
+def _correct_index(ledger: Ledger, gpu: str, *, change: bool) -> Iterator[Correction]:
+    """Lets the GPU take work that waits for it; else what the index says of it is put right."""
+    seen = gather(ledger, gpu)
+    if one := _missed_event(ledger, seen, change=change) or _index_out_of_step(ledger, seen, change=change):
+        yield one
 
 
 def correct_keys(ledger: Ledger, gpu: str, found_in: str = "", *, change: bool) -> Iterator[Correction]:

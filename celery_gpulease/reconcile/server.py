@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.ledger.bare import bare_keys
 from celery_gpulease.ledger.notifications import FLAGS, are_missing, eviction_trouble, switch_on
+from celery_gpulease.ledger.views import gpu_names
 from celery_gpulease.reconcile.correction import Correction
 
 if TYPE_CHECKING:
@@ -51,5 +52,5 @@ def _flags(ledger: Ledger, *, change: bool) -> Iterator[Correction]:
         trouble = str(error)
     if trouble:
         yield Correction("flags", trouble, is_corrected=False)
-    elif missing:
+    elif missing and gpu_names(ledger):  # nobody needed them before the first worker, which switches them on too
         yield Correction("flags", f"{FLAGS} lacked what we need")

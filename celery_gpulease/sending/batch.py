@@ -21,6 +21,7 @@ from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.facts import facts
 from celery_gpulease.ledger.answers import Taken
 from celery_gpulease.ledger.unanswered import Unanswered
+from celery_gpulease.recurring import Recurring
 from celery_gpulease.sending.tracking import tell_held
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ MOST: Final = 500
 MOST_TEXT: Final = 2**22
 #: Of a policy of publishing, what `retry_over_time` takes.
 _OF_RETRIES: Final = ("max_retries", "interval_start", "interval_step", "interval_max")
+_unstored: Final = Recurring(logger, "Tasks that were revoked, which a GPU worker will store: %d, the last %s[%s]: %s")
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def _end_revoked(installed: Installation, one: Held) -> None:
     except LedgerUnavailable as error:
         trouble = error
     if trouble:
-        logger.warning("%s[%s] was revoked, which a GPU worker will store: %s", one.task, one.task_id, trouble)
+        _unstored.add(one.task, one.task_id, trouble)
 
 
 class Batch:

@@ -87,6 +87,10 @@ class StrayRequest(Request):
         hold_stray(self)
         return True
 
+    def __str__(self) -> str:
+        """As in Celery's own lines; its `str` goes on with when it expires."""
+        return str(self.humaninfo())
+
     def end(self, *, is_held: bool) -> None:
         """Tells the broker, and of a task that is revoked or has expired the rest of the world too, as Celery does."""
         if is_held or not super().revoked():
@@ -133,8 +137,7 @@ def hold_stray(request: Any, gpu: str = "") -> None:
     context = _context(request) if installed.settings.track_held else None
     answer = Sending(installed, one, context, policy=None).send()
     what = "is revoked" if answer == "revoked" else "is held for a GPU"
-    known = facts(task_id=one.task_id, gpu=one.pin, pool=one.pool)
-    logger.warning("%s came past the ledger, and %s", request, what, extra=known)
+    logger.info("%s %s", request, what, extra=facts(task_id=one.task_id, gpu=one.pin, pool=one.pool))
 
 
 def _fail(request: Any, error: Exception) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from celery.utils.log import get_logger
 from celery.worker.control import Panel, control_command
 
+from celery_gpulease.dispatch.revoking import REVOKES, TOLD, take_back
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.loops import Loop
-from celery_gpulease.operate.control import REVOKES, TOLD, take_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -70,7 +70,7 @@ class Companion(Loop):
         """One life of the process."""
         introduction = self._introduction()
         if introduction is None:
-            self._is_over = True
+            self.is_over = True
             self._is_ready.set()
             return 0.0
         began = time.monotonic()
@@ -79,11 +79,11 @@ class Companion(Loop):
             os.set_blocking(pipe_of(process).fileno(), False)
             self._process = process
             self._tell_all()
-            if not self._is_over:
+            if not self.is_over:
                 if answers_of(process).read(1):
                     self._is_ready.set()
                 process.wait()
-        if not self._is_over:
+        if not self.is_over:
             code = process.returncode
             logger.error("The process that beats beside main has ended (exit code %s), and is started again", code)
         interval = self._gpu_worker.ledger.settings.heartbeat_interval

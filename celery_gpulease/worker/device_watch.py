@@ -74,7 +74,7 @@ class DeviceWatch(Loop):
             self._done = number  # nobody offers it now
         elif all(one.look is not None for one in executions):  # else a process is to be gone first
             trouble = self._look()
-            if not self._is_over:  # an answer that was cut short says nothing
+            if not self.is_over:  # an answer that was cut short says nothing
                 self._tell(trouble, has_ended=bool(executions) or not self._has_looked.is_set())
             self._done = number
             self._has_looked.set()

@@ -63,6 +63,11 @@ class Execution:
     done_since: float | None = None
     look: int | None = None
 
+    def __str__(self) -> str:
+        """Names it in the log; a message has no task id that could be relied on, and shows all that is in it."""
+        told = getattr(self.request, "humaninfo", None)
+        return str(told()) if told else f"The message of ticket {self.claim.ticket}"
+
     @property
     def facts(self) -> dict[str, str]:
         """What its lines of the log say to programs; a message has no task id that could be relied on."""

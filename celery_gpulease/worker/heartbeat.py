@@ -122,7 +122,7 @@ class Heartbeat(Loop):
             if answer == "regained":
                 self._regained_at = time.monotonic()
                 words = "%s had lost the lease of GPU %s and took it back"
-                logger.info(words, execution.request, execution.claim.gpu, extra=execution.facts)
+                logger.info(words, execution, execution.claim.gpu, extra=execution.facts)
         elif answer in ("robbed", "lost") and not execution.is_over:
             self._lose(execution, answer)
         elif answer == "ended":
@@ -152,7 +152,7 @@ class Heartbeat(Loop):
         execution.done_since = execution.done_since or time.monotonic()
         if time.monotonic() - execution.done_since > self._settings.lease_ttl:
             words = "%s is over, and how it ended was not told: it goes back to its place"
-            logger.warning(words, execution.request, extra=execution.facts)
+            logger.warning(words, execution, extra=execution.facts)
             self._gpu_worker.end(execution.claim, "its end was not told")
 
     def _is_dropped(self, execution: Execution) -> bool:
@@ -170,7 +170,7 @@ class Heartbeat(Loop):
         is_begun = board.is_begun(fence) or board.is_released(fence) or board.is_done(fence)
         if not is_begun and time.monotonic() - execution.unknown_since > DROPPED_AFTER:
             words = "%s was dropped by Celery before it ran, and goes back to its place"
-            logger.info(words, request, extra=execution.facts)
+            logger.info(words, execution, extra=execution.facts)
             board.write_given_up(fence)  # should a process begin it after all, it does not run
             self._gpu_worker.end(execution.claim, "dropped by Celery", counted=False)
         return not is_begun
@@ -182,20 +182,18 @@ def settle(gpu_worker: GPUWorker, execution: Execution) -> None:
     Raises:
         LedgerUnavailable: Redis does not answer; the execution remains.
     """
-    request = execution.request
     if execution.end is None:
         if not board.is_released(execution.claim.fence):
             gpu_worker.ledger.release(execution.claim)
-            logger.info("%s is over: GPU %s is given back", request, execution.claim.gpu, extra=execution.facts)
+            logger.info("%s is over: GPU %s is given back", execution, execution.claim.gpu, extra=execution.facts)
     else:
         if gpu_worker.is_cold:  # else the GPU that is given up would be claimed again at once
             gpu_worker.close()
         is_wanted = execution.end == REJECTED
         counted = execution.is_counted
         answer = gpu_worker.ledger.requeue(execution.claim, execution.end, counted=counted, wanted=is_wanted)
-        logger.info(
-            "%s gives GPU %s back (%s): %s", request, execution.claim.gpu, execution.end, answer, extra=execution.facts
-        )
+        words = "%s gives GPU %s back (%s): %s"
+        logger.info(words, execution, execution.claim.gpu, execution.end, answer, extra=execution.facts)
         if answer == "ending":
             gpu_worker.on_ending()
     gpu_worker.settled(execution)

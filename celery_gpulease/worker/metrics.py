@@ -10,7 +10,7 @@ from celery.utils.log import get_logger
 
 from celery_gpulease.installed import installation
 from celery_gpulease.loops import Loop
-from celery_gpulease.operate.metrics import Server
+from celery_gpulease.prometheus import Server
 from celery_gpulease.worker import gpu_worker as gpu_workers
 from celery_gpulease.worker.measures import RENEWALS
 

@@ -52,16 +52,17 @@ class Neighbours(Loop):
 
     def turn(self) -> float:
         """Asks, buries, and sleeps until something may have changed."""
-        living = self._look()
+        living: list[int] = []
         try:
+            self._look(living)
             return LOOK_EVERY if self._sleep(living) else 0.0
         finally:
             for pidfd in living:
                 os.close(pidfd)
 
-    def _look(self) -> list[int]:
-        """Descriptors of neighbours that live."""
-        device, living = self._gpu_worker.device, []
+    def _look(self, living: list[int]) -> None:
+        """Adds the descriptors of neighbours that live."""
+        device = self._gpu_worker.device
         for gpu, presence in self._gpu_worker.ledger.neighbours(device.host):
             if gpu == device.id:
                 continue
@@ -69,7 +70,6 @@ class Neighbours(Loop):
                 living.append(pidfd)
             elif is_certainly_dead(presence):  # asked second: what dies between the two questions is not missed
                 self._bury(gpu, presence)
-        return living
 
     def _sleep(self, living: list[int]) -> bool:
         """Did one of these end?"""

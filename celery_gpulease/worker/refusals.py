@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.exceptions import ConfigurationError, GPUInUse
 from celery_gpulease.ledger.listening import other_prefixes
-from celery_gpulease.operate.metrics import library
+from celery_gpulease.prometheus import library
 from celery_gpulease.worker.metrics import port_of
 
 if TYPE_CHECKING:

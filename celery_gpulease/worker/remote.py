@@ -83,8 +83,8 @@ def _told(one: GPUWorker) -> dict[str, Any]:
 def _running(execution: Execution) -> dict[str, Any]:
     claim, request = execution.claim, execution.request
     return {
-        "task_id": request.id,
-        "task": request.name,
+        "task_id": getattr(request, "id", None),  # a message of which Celery could make no request has neither
+        "task": getattr(request, "name", None),
         "fence": claim.fence,
         "delivery": claim.delivery,
         "is_over": execution.is_over,

@@ -60,6 +60,10 @@ class EndingRequest(Request):
         if "on_success" in vars(cls):
             cls.on_success = _then_end(cls.on_success)
 
+    def __str__(self) -> str:
+        """As in Celery's own lines; its `str` goes on with when it expires."""
+        return str(self.humaninfo())
+
     @property
     def facts(self) -> dict[str, str]:
         """What its lines of the log say to programs."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-#: Seconds that a worker that stops waits for its heartbeat's last word.
+#: Seconds that a worker that stops waits for its heartbeat's last word, and for the end that it writes.
 LONGEST_LEAVE: Final = 5.0
 
 
@@ -141,6 +141,8 @@ class Service:
         for thread in (self._neighbours, self._pace, self._end_writer, self._inbox, self._teller, self._watch):
             if thread:
                 thread.stop()
+        if self._end_writer.ident:  # nobody else writes the end that it is at, for a while
+            self._end_writer.join(LONGEST_LEAVE)
 
     def _say_the_last(self) -> None:
         gpu_worker = self._gpu_worker

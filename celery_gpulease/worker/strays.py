@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from celery.utils.log import get_logger
 
 from celery_gpulease.loops import Loop
+from celery_gpulease.recurring import Recurring
 from celery_gpulease.sending.envelope import as_it_came
 from celery_gpulease.sending.stray import hold_stray
 from celery_gpulease.settings import RETRY_EVERY
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
+CAME_PAST: Final = (
+    "Messages that came past the ledger, and are held now: %d, the last %s. Their senders do not call GPULease(app), "
+    "or send into a GPU's queue by hand"
+)
 #: Seconds that a worker that stops waits for the hold that it is at.
 LONGEST_HOLD: Final = 5.0
 
@@ -38,6 +43,7 @@ class Line(Loop):
         super().__init__("strays")
         self._waiting: deque[Any] = deque()
         self._told: Any = None  # the last of which the log says that it waits
+        self._held = Recurring(logger, CAME_PAST)
 
     def add(self, request: Any) -> None:
         """Takes a request over. Called by the event loop: never blocks."""
@@ -47,12 +53,12 @@ class Line(Loop):
     def turn(self) -> float | None:
         """Holds what waits, as long as that succeeds."""
         try:
-            while self._waiting and not self._is_over:
+            while self._waiting and not self.is_over:
                 self._hold_first()
         except Exception as error:  # noqa: BLE001  # of Redis, or of a result backend
             self._say_once(error)
             return RETRY_EVERY
-        return None
+        return self._held.say()
 
     def _say_once(self, error: Exception) -> None:
         first = self._waiting[0]
@@ -61,11 +67,17 @@ class Line(Loop):
             logger.warning("%s cannot be held now, which is tried again: %s", first, error)
 
     def _hold_first(self) -> None:
-        self.hold(self._waiting[0])
+        if self.hold(self._waiting[0]):
+            self._held.add(self._waiting[0])
         self._waiting.popleft()
 
-    def hold(self, request: Any) -> None:
-        """Holds one.
+    def stop(self) -> None:
+        """Ends the thread after the hold that it is at."""
+        super().stop()
+        self._held.say(at_last=True)
+
+    def hold(self, request: Any) -> bool:
+        """Holds one; False where there is nothing to do.
 
         Raises:
             Exception: Of Redis, or of a result backend; it remains the first.
@@ -84,7 +96,7 @@ class PlainStrays(Line):
     def __init__(self, consumer: Any) -> None:
         super().__init__()
         self._consumer = consumer
-        self._held: deque[Callable[[], None]] = deque()
+        self._ends: deque[Callable[[], None]] = deque()
         self._bell, self._ring = os.pipe()  # one byte for each that is held
 
     def add(self, request: Any) -> None:
@@ -93,12 +105,14 @@ class PlainStrays(Line):
         request.qos = self._consumer.qos
         super().add(request)
 
-    def hold(self, request: Any) -> None:
+    def hold(self, request: Any) -> bool:
         """Holds one, and lets the event loop acknowledge it, which alone may speak to the broker."""
-        if request.qos is self._consumer.qos:
-            is_held = request.hold()
-            self._held.append(lambda: self._end(request, is_held=is_held))
-            os.write(self._ring, b"\0")
+        if request.qos is not self._consumer.qos:
+            return False
+        is_held: bool = request.hold()
+        self._ends.append(lambda: self._end(request, is_held=is_held))
+        os.write(self._ring, b"\0")
+        return is_held
 
     def register(self, hub: Any) -> None:
         """Lets Celery's event loop acknowledge as soon as one is held."""
@@ -106,12 +120,12 @@ class PlainStrays(Line):
 
     def end_all(self) -> None:
         """Acknowledges all that is held: for a loop that does not watch for it."""
-        while self._held:
+        while self._ends:
             self._end_one()
 
     def _end_one(self) -> None:
         os.read(self._bell, 1)
-        self._held.popleft()()
+        self._ends.popleft()()
 
     def _end(self, request: Any, *, is_held: bool) -> None:
         if request.qos is self._consumer.qos:
@@ -126,9 +140,10 @@ class Strays(Line):
         super().__init__()
         self._gpu, self._queue = gpu_worker.device.id, gpu_worker.device.queue
 
-    def hold(self, request: Any) -> None:
+    def hold(self, request: Any) -> bool:
         """Holds one."""
         hold_stray(request, self._gpu)
+        return True
 
     def leave(self) -> None:
         """The worker stops: what is not held yet is held now, or goes back into the queue, or the log has it.
@@ -143,6 +158,7 @@ class Strays(Line):
             self._say_back("Redis does not answer")
         else:
             self._hold_the_rest()
+        self._held.say(at_last=True)
         for request in tuple(self._waiting):
             self._put_back_or_say(request)
 

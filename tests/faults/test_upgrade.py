@@ -37,12 +37,40 @@ def upgraded(tmp_path):
     return made
 
 
+def warm(worker, world):
+    worker.send(signal.SIGTERM)
+    wait_until(lambda: "Warm shutdown" in worker.output, SOON, "the signal to be heard")
+    world.open("go")
+
+
+def cold(worker, world):
+    worker.send(signal.SIGQUIT)
+
+
 def refused(world, gpu, **env):
     """What a worker says that does not start."""
     worker = world.processes.start("celery", "-A", "proj", "worker", "--gpu", str(gpu), name="refused", **env)
     assert worker.wait() == 1, repr(worker)
     assert "Traceback" not in worker.log
     return worker.log
+
+
+@pytest.mark.parametrize(("pool", "stop"), [("prefork", warm), ("prefork", cold), ("solo", warm)])
+def test_a_worker_whose_files_are_gone_works_and_leaves_with_what_it_began_with(world, upgraded, pool, stop):
+    """`pip install -U`, or another commit under an editable installation, while it serves."""
+    env = upgraded()
+    worker = world.worker(0, "-P", pool, **env)
+    shutil.rmtree(Path(env["PYTHONPATH"].split(os.pathsep)[0]) / "celery_gpulease")
+    task, following = world.send("wait_for", "go"), world.send("add", 1, 2)
+    world.started(task)
+    stop(worker, world)
+    assert worker.wait() == 0, repr(worker)
+    assert [words for words in ("ERROR", "CRITICAL", "Traceback") if words in worker.log] == []
+    assert not world.client.exists(f"gpu:worker:{HOST}:0", f"gpu:lease:{HOST}:0", f"gpu:claim:{HOST}:0")
+    assert world.client.zcard("gpu:pending:default") == (2 if stop is cold else 1)
+    world.open("go")
+    world.worker(1)
+    world.succeeds(task, following)
 
 
 def test_versions_of_one_layout_work_beside_each_other(world, upgraded):

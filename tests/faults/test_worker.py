@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -321,11 +322,20 @@ def test_a_message_put_into_the_queue_by_hand_is_held_and_runs_under_a_lease(wor
 
 
 def test_an_unknown_task_ends_as_celery_ends_it_and_the_gpu_goes_on(world):
-    world.worker(0)
+    worker = world.worker(0)
     task, following = world.send("no_such_task"), world.send("add", 1, 2)
     error = world.ends(task, "FAILURE")
     assert "no_such_task" in str(error)
     world.succeeds(following)
+    assert re.search(r"The message of ticket \S+ is over: GPU", worker.log)
+
+
+def test_our_lines_of_the_log_name_a_task_as_celerys_do(world):
+    worker = world.worker(0)
+    task = world.send("add", 1, 2, expires=600)
+    world.succeeds(task)
+    worker.wait_for_log(f"proj.add[{task}] is over: GPU")
+    assert f"proj.add[{task}] starts on GPU" in worker.log
 
 
 def test_only_the_gpus_queue_is_consumed(world):
@@ -381,6 +391,19 @@ def test_a_cold_shutdown_fails_what_may_not_run_twice(world):
     worker.wait()
     world.worker(1)  # writes the end that its worker left
     assert isinstance(world.ends(task, "FAILURE"), LeaseLost)
+
+
+def test_a_worker_that_stops_finishes_the_end_that_it_writes(world):
+    slow = {**world.conf, "result_backend": f"slow_backend.StoringSlowly+{world.url}"}
+    worker = world.worker(0, TEST_CONF=json.dumps(slow))
+    task = world.send("wait_for_once", "never")
+    world.started(task)
+    os.kill(worker.pid, signal.SIGKILL)
+    other = world.worker(1, TEST_CONF=json.dumps(slow))
+    wait_until(lambda: world.state(task) == "FAILURE", LONG, "its end to be stored")
+    other.send(signal.SIGTERM)
+    other.wait()
+    assert not world.client.exists("gpu:ending")
 
 
 def test_who_is_told_not_to_consume_is_given_no_work(world):

@@ -145,6 +145,21 @@ def test_a_tick_of_beat_writes_ends_for_a_while_only(app, monkeypatch):
         assert [one.state for one in results].count("REVOKED") == number
 
 
+def test_where_the_backend_is_away_one_end_tells_why_and_the_others_are_counted(app, monkeypatch, caplog):
+    ledger = app.gpulease.ledger
+    for one in [app.tasks["proj.render"].delay() for _ in range(5)]:
+        ledger.cancel(one.id)
+
+    def away(*_, **__):
+        raise OSError("away")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(app.backend, "mark_as_revoked", away)
+        write_ends(app, ledger)
+    assert [one.exc_info is not None for one in caplog.records] == [True, False]
+    assert "The ends of 4 more tasks" in caplog.messages[-1]
+
+
 @pytest.mark.parametrize("when", ["when it is told", "before it is told"])
 def test_what_a_worker_stores_of_a_revoke_is_not_overwritten_with_less(app, monkeypatch, when):
     app.conf.result_extended = True

@@ -105,6 +105,45 @@ def test_an_event_that_is_under_way_is_not_missed(world, worker):
     assert reconcile(world.ledger, "me", change=False) == []
 
 
+def subscribes(world):
+    """A worker that starts, or is back after its connection was cut: it claims when it has heard the answer."""
+    return world.join().claim
+
+
+def subscribes_again(world):
+    world.join().claim()
+    world.deafen(GPU)
+    return lambda: world.listen(GPU)
+
+
+def gets_a_strangers_gpu_back(world):
+    worker = world.join()
+    world.stranger_takes()
+    worker.claim()
+    world.delete_lease()
+    return worker.claim
+
+
+def is_wanted_no_more(world):
+    worker = world.join()
+    world.want()
+    worker.claim()
+    world.unwant()
+    return worker.claim
+
+
+@pytest.mark.parametrize("does_one_wait", [False, True])
+@pytest.mark.parametrize("what", [subscribes, subscribes_again, gets_a_strangers_gpu_back, is_wanted_no_more])
+def test_what_is_under_way_is_no_mistake(world, what, does_one_wait):
+    """Its worker does its part in the moment between the reconciler's two looks."""
+    if does_one_wait:
+        world.hold()
+    does_its_part = what(world)
+    done = []
+    assert list(gpus.correct_gpus(world.ledger, change=True, wait=lambda: done.append(does_its_part()))) == []
+    assert len(done) == (0 if does_one_wait and what is subscribes_again else 1)
+
+
 def test_a_lapsed_lease(world, worker, caplog):
     world.hold(ticket="t")
     worker.run()
@@ -636,10 +675,16 @@ def test_a_strangers_wish_without_a_ttl_is_said_every_time_and_left(world, worke
 # the server
 
 
-def test_flags_that_are_gone_are_switched_on_again(world, caplog):
+def test_flags_that_are_gone_are_switched_on_again(world, worker, caplog):
     world.client.config_set(FLAGS, "El")
     found(world, caplog, "flags")
     assert set(world.client.config_get(FLAGS)[FLAGS]) == set("ElKgxe")
+
+
+def test_before_the_first_worker_of_a_gpu_nobody_needs_the_flags(own_server):
+    ledger = Ledger(Settings(redis_url=own_server.url))
+    assert reconcile(ledger, "a beat that was started first") == []
+    ledger.client.close()
 
 
 def test_off_leaves_the_flags_alone(redis_url):
@@ -750,6 +795,16 @@ def test_what_ended_between_a_look_and_the_script_is_not_wrong(world, place):
     assert world.ledger.correct_gpu(GPU, "free:default", change=True) == []
     assert world.ledger.correct_gpu(GPU, "names:x", change=True) == []
     assert world.journal() == []
+
+
+def test_of_thousands_of_a_kind_the_log_tells_some_and_counts_the_others(world, caplog):
+    number = corrections.MOST_SAID + 5
+    for one in range(number):
+        world.client.zadd("gpu:pending:default", {f"nobody-{one}": one})
+    assert len(reconcile(world.ledger, "me")) == number
+    assert len(caplog.messages) == corrections.MOST_SAID + 1
+    assert caplog.messages[-1] == "ticket out of place: 5 more, which the journal has"
+    assert len(noted(world)) == number
 
 
 def test_what_is_under_way_is_never_corrected(world):

@@ -1,6 +1,7 @@
 """What a worker took past the ledger: on a GPU's, when it stops and the ledger is away, and on a plain one."""
 
 import logging
+import re
 import socket
 import threading
 import uuid
@@ -15,6 +16,7 @@ from kombu.common import QoS
 from celery_gpulease import GPULease, GPUTask
 from celery_gpulease.ledger import Ledger
 from celery_gpulease.model import Device
+from celery_gpulease.recurring import EVERY
 from celery_gpulease.sending.stray import StrayRequest, hold_stray
 from celery_gpulease.settings import RETRY_EVERY, Settings
 from celery_gpulease.worker import strays as module
@@ -148,9 +150,24 @@ def test_what_was_revoked_before_it_came_ends_at_once(app, redis_url, caplog):
     task = str(uuid.uuid4())
     list(app.gpulease.ledger.cancel_each([task], revoked=True))
     sent(app, redis_url, task_id=task)
-    hold_stray(taken(app), DEVICE.id)
+    with caplog.at_level(logging.INFO):
+        hold_stray(taken(app), DEVICE.id)
     assert app.AsyncResult(task).state == "REVOKED"
-    assert "came past the ledger, and is revoked" in caplog.text
+    assert f"proj.add[{task}] is revoked" in caplog.text
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_thousands_are_warned_of_once_and_then_by_their_number(app, redis_url, caplog, is_left):
+    strays = Strays(GPUWorker(app.gpulease.ledger, DEVICE, ("default",), "gpu0@node7"))
+    tasks = [sent(app, redis_url) for _ in range(20)]
+    for _ in tasks:
+        strays.add(taken(app))
+    assert is_left or 0 < strays.turn() <= EVERY
+    strays.leave()
+    said = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    numbers = [re.search(r"came past the ledger, and are held now: (\d+)", one)[1] for one in said]
+    assert numbers == ["1", "19"]
+    assert tasks[-1] in said[-1]
 
 
 # on a plain worker, whose broker keeps it until it is acknowledged

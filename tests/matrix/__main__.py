@@ -39,11 +39,12 @@ LONGEST = 900
 
 @dataclass
 class Outcome:
-    """What came of a row: 'ok', 'failed' or 'skipped', in words, and what it had."""
+    """What came of a row: 'ok', 'failed' or 'skipped', in words, each test that was unwell, and what the row had."""
 
     row: str
     word: str = "skipped"
     words: str = ""
+    unwell: list[str] = field(default_factory=list)
     seconds: float = 0
     had: dict[str, str] = field(default_factory=dict)
 
@@ -65,8 +66,7 @@ def run(row: Row) -> Outcome:
         server = servers.find(row.server, BUILD / "servers")
         binary = environment.make(row, python, BUILD / "venvs" / row.name)
         outcome.had = {**environment.versions(binary), "server": f"{Path(server).name} {servers.version_of(server)}"}
-        outcome.word, told = _tested(row, binary, server)
-        outcome.words = "; ".join(filter(None, (told, outcome.words)))
+        _test(row, binary, server, outcome)
     except servers.MissingServerError as missing:
         outcome.words = str(missing)
     except environment.InstallError as error:
@@ -75,8 +75,8 @@ def run(row: Row) -> Outcome:
     return outcome
 
 
-def _tested(row: Row, binary: Path, server: str) -> tuple[str, str]:
-    """'ok' or 'failed', and pytest's closing words. What other versions warn of is no failure here."""
+def _test(row: Row, binary: Path, server: str, outcome: Outcome) -> None:
+    """Tells the outcome how the tests went, in pytest's words. What other versions warn of is no failure here."""
     log = BUILD / f"{row.name}.log"
     command = [
         str(binary),
@@ -103,13 +103,17 @@ def _tested(row: Row, binary: Path, server: str) -> tuple[str, str]:
         try:
             code = process.wait(LONGEST)
         except subprocess.TimeoutExpired:
-            return "failed", f"not done after {LONGEST} s, see {log.relative_to(environment.ROOT)}"
+            code = None
         finally:
             _end(process)
-    last = re.findall(r"\d+ (?:passed|failed|errors?|skipped)", log.read_text(errors="replace").splitlines()[-1])
-    if code:
-        return "failed", ", ".join([*last, f"see {log.relative_to(environment.ROOT)}"])
-    return "ok", ", ".join(last)
+    lines = log.read_text(errors="replace").splitlines() or ["pytest said nothing"]
+    told = [", ".join(re.findall(r"\d+ (?:passed|failed|errors?|skipped)", lines[-1]))]
+    outcome.word = "ok"
+    if code != 0:
+        outcome.word = "failed"
+        outcome.unwell = [line for line in lines if line.startswith(("FAILED ", "ERROR "))] or lines[-1:]
+        told += [f"not done after {LONGEST} s" if code is None else "", f"see {log.relative_to(environment.ROOT)}"]
+    outcome.words = "; ".join(filter(None, (*told, outcome.words)))
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -142,6 +146,8 @@ def main() -> int:
         outcomes.append(run(ROWS[name]))
     counts = {word: sum(one.word == word for one in outcomes) for word in ("ok", "failed", "skipped")}
     print(f"\n{table(outcomes)}\n")
+    for one in outcomes:
+        print(*(f"{one.row}: {line}" for line in one.unwell), sep="\n", end="\n" if one.unwell else "")
     print(f"matrix: {counts['ok']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
     return 1 if counts["failed"] else 0
 

@@ -176,7 +176,8 @@ def test_what_is_put_into_rabbitmqs_queue_of_a_gpu_is_held_and_leased(lab):
         tasks = [other.send_task("proj.add", (2, 3), queue=f"gpu.{HOST}:0").id for _ in range(5)]
         lab.world.succeeds(*tasks)
         assert {(run.gpu, run.fence > 0) for task in tasks for run in lab.world.runs(task)} == {(f"{HOST}:0", True)}
-        assert lab.gpu0.log.count("came past the ledger") == 5
+        assert lab.gpu0.log.count("is held for a GPU") == 5
+        assert "came past the ledger" in lab.gpu0.log
 
 
 def test_a_gpu_task_that_reached_a_plain_worker_by_rabbitmq_is_held_and_leased(lab):

@@ -3,8 +3,12 @@
 import subprocess
 
 import pytest
+from kombu.message import Message
 
-from celery_gpulease.model import Device
+from celery_gpulease.model import Claim, Device
+from celery_gpulease.settings import Settings
+from celery_gpulease.worker import gpu_worker as gpu_workers
+from celery_gpulease.worker import remote
 from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.processes import started_at
 
@@ -42,3 +46,18 @@ def test_whoever_runs_a_task_is_told_of_at_once_unless_it_was_before(worker, chi
     worker.runs_in(child.pid)
     worker.runs_in(worker.presence.pid)
     assert woken == ([] if is_named else [1])
+
+
+class Ledger:
+    """As much of one as `inspect` asks."""
+
+    settings = Settings(redis_url="redis://localhost")
+
+
+def test_what_is_no_request_is_inspected_too(monkeypatch):
+    """A message of which Celery could make none, while Redis does not hear that its ticket ends."""
+    worker = GPUWorker(Ledger(), Device("n:0", 0, "n"), ("default",), "gpu0@n")
+    worker.begin(Claim("t", "n:0", "token", 7, 1), Message(body="{"))
+    monkeypatch.setattr(gpu_workers, "current", worker)
+    (told,) = remote.inspect(None)["running"]
+    assert (told["task_id"], told["task"], told["fence"]) == (None, None, 7)

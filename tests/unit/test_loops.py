@@ -1,6 +1,7 @@
 """The threads beside a worker's event loop go on, whatever a turn raises."""
 
 import logging
+import threading
 
 import pytest
 
@@ -54,6 +55,23 @@ def test_that_redis_is_away_is_said_once(run, caplog):
     loop = run(*away, 0, LedgerUnavailable("again"))
     wait_until(lambda: loop.turns >= 6, 10, "the turns after the outage")
     assert len([one for one in caplog.records if "has lost Redis" in one.message]) == 2
+
+
+class StopsMeanwhile(threading.Event):
+    """Somebody stops the loop at the very moment when it is about to begin a turn."""
+
+    def clear(self):
+        self.loop.stop()
+        super().clear()
+
+
+def test_a_stop_just_before_a_turn_is_not_forgotten():
+    loop = Scripted()
+    loop.wanted = StopsMeanwhile()
+    loop.wanted.loop = loop
+    loop.start()
+    loop.join(10)
+    assert (loop.is_alive(), loop.turns) == (False, 0)
 
 
 def test_it_waits_until_it_is_woken_and_a_wake_during_a_turn_is_not_lost(run):

@@ -202,7 +202,8 @@ class ProgramMachine(RuleBasedStateMachine):
         But for a GPU that nobody was told of: that is missed after half a second only.
         """
         for _ in range(3):
-            done = [*correct_places(self.ledger, change=True, budget=None), *correct_gpus(self.ledger, change=True)]
+            done = list(correct_places(self.ledger, change=True, budget=None))
+            done += correct_gpus(self.ledger, change=True, wait=lambda: None)
         assert [str(one) for one in done if one.kind != "missed event"] == []
 
     # what holds

@@ -2,7 +2,7 @@
 
 import pytest
 
-from celery_gpulease.reconcile.gpus import correct_gpu
+from celery_gpulease.reconcile.gpus import correct_keys
 
 
 @pytest.fixture
@@ -128,21 +128,21 @@ def test_the_journal_says_once_that_a_worker_is_gone_without_a_goodbye(world, de
     assert not world.ledger.bury("node:0", dead.presence.instance)
     assert told_offline(world) == [("node:0", "gpu@node")]
     world.join("node:0").leave()
-    assert list(correct_gpu(world.ledger, "node:0", change=True)) == []
+    assert list(correct_keys(world.ledger, "node:0", change=True)) == []
     assert told_offline(world) == [("node:0", "gpu@node")]
 
 
 def test_the_reconciler_says_it_where_no_neighbour_can_and_again_when_it_happens_again(world, dead):
     dead.die()
     world.lapse_presence()
-    list(correct_gpu(world.ledger, "node:0", change=False))
+    list(correct_keys(world.ledger, "node:0", change=False))
     assert told_offline(world) == []
     for _ in range(2):
-        list(correct_gpu(world.ledger, "node:0", change=True))
+        list(correct_keys(world.ledger, "node:0", change=True))
     assert told_offline(world) == [("node:0", "gpu@node")]
     dead.report()  # it was only cut off
     world.lapse_presence()
-    list(correct_gpu(world.ledger, "node:0", change=True))
+    list(correct_keys(world.ledger, "node:0", change=True))
     assert len(told_offline(world)) == 2
 
 

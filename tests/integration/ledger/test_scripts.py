@@ -8,19 +8,14 @@ from celery_gpulease.ledger import scripts
 from celery_gpulease.ledger.kept import Kept
 from celery_gpulease.worker.request import PASSED_ON_FOR
 
-INCLUDES = {one.name.removesuffix(".lua") for one in (scripts._LUA / "include").iterdir()}
 BOUND = re.compile(r"^local ([\w, ]+) =\s+(unpack\(ARGV(?:, \d+)?\)|[^\n]*ARGV\[\d+\][^\n]*)$", re.MULTILINE)
 VARIABLE = {"forget", "forget_lines", "snapshot", "survey"}  # takes any number of the same
-
-
-def own_text(name):
-    return (scripts._LUA / f"{name}.lua").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", sorted(set(scripts.names()) - VARIABLE))
 def test_the_arguments_of_the_header_are_bound_by_the_same_names_in_its_order(name):
     bound = []
-    for match in BOUND.finditer(own_text(name)):
+    for match in BOUND.finditer(scripts.OPERATIONS[name]):
         names = match[1].split(", ")
         if unpacked := re.fullmatch(r"unpack\(ARGV(?:, (\d+))?\)", match[2]):
             bound += list(enumerate(names, int(unpacked[1] or 1) - 1))
@@ -31,7 +26,7 @@ def test_the_arguments_of_the_header_are_bound_by_the_same_names_in_its_order(na
 
 @pytest.mark.parametrize("name", scripts.names())
 def test_the_header_is_a_sentence_then_keys_arguments_and_replies(name):
-    header = own_text(name).split("\n\n")[0]
+    header = scripts.OPERATIONS[name].split("\n\n")[0]
     kinds = re.findall(r"^-- (KEYS|ARGV|Returns|include):", header, re.MULTILINE)
     assert kinds == ["KEYS", "ARGV", "Returns", "include"]
     assert re.match(r"-- [A-Z][^\n]+\.\n", header)
@@ -40,9 +35,9 @@ def test_the_header_is_a_sentence_then_keys_arguments_and_replies(name):
 
 @pytest.mark.parametrize("name", scripts.names())
 def test_what_it_includes_exists_and_its_sections_stand_in_their_order(name):
-    own, text = own_text(name), scripts.source(name).text
+    own, text = scripts.OPERATIONS[name], scripts.source(name).text
     included = re.findall(r"^-- include: (.*)$", own, re.MULTILINE)
-    assert {part for line in included for part in line.split()} <= INCLUDES
+    assert {part for line in included for part in line.split()} <= scripts.INCLUDES.keys()
     sections = re.split(r"^-- include: .*\n", re.sub(r"\A(--.*\n)+", "", own), flags=re.MULTILINE)
     at = [text.index(one) for one in sections]
     assert at == sorted(at)
@@ -96,7 +91,7 @@ def test_a_script_takes_one_key_so_that_a_cluster_can_serve_it(world, monkeypatc
 
 @pytest.mark.parametrize("name", scripts.names())
 def test_a_file_is_short(name):
-    assert len(own_text(name).splitlines()) <= 85
+    assert len(scripts.OPERATIONS[name].splitlines()) <= 85
 
 
 def test_the_assembled_texts_can_be_written_for_luacheck(tmp_path):
