@@ -71,17 +71,18 @@ def status_tables(ledger: Ledger) -> list[Table | str]:
     gpus = gpu_rows(ledger)
     pools = pool_rows(ledger, gpus)
     none = ("no GPU is registered: its worker does that, once: celery worker --gpu 0", "")
-    with_model = ("MODEL",) if any(gpu.model for gpu in gpus) else ()  # NVML tells it
+    by_nvml = ("UUID", "MODEL") if any(gpu.id != gpu.name or gpu.model for gpu in gpus) else ()
     return [
         *(() if gpus else none),
         Table(
-            ("GPU", *with_model, "POOLS", "STATE", "TASK", "HELD", "TTL", "WORKER", "REASON"),
+            ("GPU", *by_nvml, "POOLS", "STATE", "TASK", "HELD", "TTL", "WORKER", "REASON"),
             [
-                (name_of(gpu), *(model_of(gpu) for _ in with_model), ",".join(gpu.pools), gpu.state,
+                (gpu.name, *(_by_nvml(gpu) if by_nvml else ()), ",".join(gpu.pools), gpu.state,
                  task_of(gpu.task, gpu.task_id), seconds(gpu.held_seconds), seconds(gpu.ttl_seconds), gpu.worker,
                  gpu.reason)
                 for gpu in gpus
             ],
+            leave=("TASK", *by_nvml, "REASON", "WORKER", "TTL", "POOLS", "HELD"),
         ),
         "",
         Table(
@@ -91,15 +92,10 @@ def status_tables(ledger: Ledger) -> list[Table | str]:
     ]  # fmt: skip
 
 
-def name_of(gpu: GPURow) -> str:
-    """Both names of a GPU, where it has two."""
-    return gpu.id if gpu.name == gpu.id else f"{gpu.name} ({gpu.id})"
-
-
-def model_of(gpu: GPURow) -> str | None:
-    """What it is, and its memory."""
+def _by_nvml(gpu: GPURow) -> tuple[str | None, str | None]:
+    """What only NVML tells: its UUID, what it is, and its memory."""
     memory = f" {gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
-    return gpu.model and gpu.model + memory
+    return gpu.id if gpu.id != gpu.name else None, gpu.model and gpu.model + memory
 
 
 @command
@@ -121,4 +117,5 @@ def pending(ledger: Ledger, *, is_json: bool) -> None:
              row.reason)
             for row in rows
         ]  # fmt: skip
-        this_screen().show(Table(("POOL", "GPU", "POSITION", "PRIORITY", "AGE", "TASK", "REASON"), cells))
+        heads = ("POOL", "GPU", "POSITION", "PRIORITY", "AGE", "TASK", "REASON")
+        this_screen().show(Table(heads, cells, leave=("TASK", "REASON", "GPU", "PRIORITY")))

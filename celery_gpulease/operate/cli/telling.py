@@ -52,7 +52,7 @@ def why(ledger: Ledger, task_id: str, *, is_json: bool) -> None:
         told = {"task_id": task_id, "summary": sentences, "state": end.state, "error": end.error or None}
         print_json({**told, "now": list(map(asdict, now)), "story": list(map(asdict, story))})
         return
-    table = Table(("TIME", "WHAT", "GPU", ""), [stories.row(one) for one in story])
+    table = Table(("TIME", "WHAT", "GPU", "MEANING"), [stories.row(one) for one in story], leave=("MEANING", "GPU"))
     this_screen().show(*sentences, *(("", table) if story else ()))
 
 
@@ -79,7 +79,9 @@ def journal(ledger: Ledger, *, is_json: bool, trouble: bool, gpu: str | None, ho
     else:
         cells = [(*stories.row(one)[:3], one.task_id, stories.row(one)[3]) for one in found]
         last = f"the last {counted(len(found), 'event')}{_beginning(entries)}"
-        this_screen().show(Table(("TIME", "WHAT", "GPU", "TASK", ""), cells), "", last)
+        this_screen().show(
+            Table(("TIME", "WHAT", "GPU", "TASK", "MEANING"), cells, leave=("TASK", "MEANING", "GPU")), "", last
+        )
 
 
 def _beginning(entries: list[Entry]) -> str:
