@@ -61,8 +61,9 @@ class PoolRow:
 class PendingRow:
     """A held task as `pending` shows it.
 
-    `position` counts from 1 within its line, None when it is not due yet; `gpu` is the only one that will do, as its
-    sender has called it: the line is that one's then.
+    `position` counts from 1 within its line, None when it is not due yet; `age_seconds` from when it was sent, or since
+    it is due (`eta`, `countdown`; 0 before); `gpu` is the only one that will do, as its sender has called it: the line
+    is that one's then.
     """
 
     task_id: str
@@ -282,7 +283,7 @@ def _pending_row(ledger: Ledger, ticket: str, now: int, position: int | None, re
     if None in found:  # it started or ended between two looks
         return None
     task_id, task, pool, priority, held_ms, eta_ms, pin = found
-    since = int(held_ms) if position is None else max(int(held_ms), int(eta_ms))
+    since = max(int(held_ms), int(eta_ms))
     return PendingRow(
         task_id,
         task,

@@ -3,6 +3,7 @@
 import pytest
 
 from celery_gpulease.ledger.bare import bare_keys
+from celery_gpulease.ledger.story import whereabouts
 from celery_gpulease.ledger.views import gpu_rows, pending_rows, pool_rows
 
 HOUR_MS = 3_600_000
@@ -154,3 +155,31 @@ def test_what_is_not_due_yet_says_too_that_nobody_serves_its_pool(world):
     reasons = {one.pool: one.reason for one in pending_rows(world.ledger, gpu_rows(world.ledger))}
     assert reasons["h100"].endswith("; no GPU serves pool 'h100'")
     assert "serves" not in reasons["default"]
+
+
+def age(world, task_id):
+    (row,) = (row for row in pending_rows(world.ledger, []) if row.task_id == task_id)
+    return row.age_seconds
+
+
+def make_old(world, ticket, seconds):
+    world.client.hset(world.key("ticket", ticket), "held_ms", world.now_ms() - 1000 * seconds)
+
+
+def test_the_age_of_what_has_an_eta_counts_from_that_before_and_after_it_is_in_line(world):
+    later = world.hold(task_id="later", eta_ms=world.now_ms() + 60_000)
+    make_old(world, later, 100)
+    assert (age(world, "later"), whereabouts(world.ledger, "later")[0].held_seconds) == (0, 0)
+    world.make_due(later, world.now_ms() - 20_000)
+    assert 20 <= age(world, "later") < 30
+    world.ledger.promote()
+    assert 20 <= age(world, "later") < 30
+    assert 20 <= whereabouts(world.ledger, "later")[0].held_seconds < 30
+
+
+def test_the_age_of_what_must_wait_once_more_counts_from_when_it_was_sent(world):
+    make_old(world, world.hold(task_id="limited"), 100)
+    worker = world.join()
+    worker.claim()
+    world.ledger.defer(worker.pop(), 60.0)
+    assert 100 <= age(world, "limited") < 110
