@@ -181,4 +181,4 @@ def seconds(value: float | None) -> str | None:
 
 def task_of(name: str | None, task_id: str | None) -> str | None:
     """A task for people."""
-    return f"{name}[{task_id}]" if task_id else None
+    return f"{name}[{task_id}]" if name and task_id else task_id

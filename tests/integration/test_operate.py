@@ -266,6 +266,21 @@ def test_what_anybody_has_written_is_no_order_to_the_terminal(app, world):
         world.ledger.finish(ending.ticket)
 
 
+def test_the_journal_names_tasks_and_says_who_did_what(app, world):
+    world.join()
+    world.hold(task_id="one")
+    world.drained()
+    for _ in "two orders":
+        world.stranger_takes()
+        world.ledger.force("node:0")
+    lines = CliRunner().invoke(gpulease, ["journal"], obj=SimpleNamespace(app=app)).output.splitlines()
+    assert lines[0].split() == ["TIME", "WHAT", "GPU", "TASK", "MEANING"]
+    assert lines[1].endswith("  held     -       proj.render[one]  it joined the line of pool default")
+    assert lines[2].endswith("  drained  node:0  -                 an operator drained this GPU: it gets no new work")
+    taken = "an operator took the lease (`gpulease release --force`) from a foreign holder, stranger"
+    assert [line.endswith(taken) for line in lines[3:5]] == [True, True]
+
+
 def test_why_names_the_exception_by_which_a_task_has_ended(app, world):
     worker = world.join()
     world.hold(task_id="one")
@@ -273,4 +288,4 @@ def test_why_names_the_exception_by_which_a_task_has_ended(app, world):
     world.ledger.release(worker.run())
     app.backend.mark_as_failure("one", ValueError("no such scene\nin the file"))
     result = CliRunner().invoke(gpulease, ["why", "one"], obj=SimpleNamespace(app=app))
-    assert "task one has ended: FAILURE (ValueError: no such scene); it ran on node:0" in result.output
+    assert "proj.render[one] has ended: FAILURE (ValueError: no such scene); it ran on node:0" in result.output

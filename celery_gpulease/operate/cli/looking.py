@@ -104,7 +104,8 @@ def pending(ledger: Ledger, *, is_json: bool) -> None:
     """Show who waits, in order, and for what.
 
     POSITION counts within the line that a task stands in: its pool's, or that of the GPU which it is pinned to. What is
-    not due yet (countdown, eta, a rate limit) has none.
+    not due yet (countdown, eta, a rate limit) has none. AGE counts from when it was sent, also where it has run before;
+    with countdown or eta, from when it is due.
     """
     rows = list(pending_rows(ledger, gpu_rows(ledger)))
     if is_json:

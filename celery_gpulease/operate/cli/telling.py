@@ -25,7 +25,7 @@ from celery_gpulease.operate.cli.group import (
     this_app,
     this_screen,
 )
-from celery_gpulease.operate.tables import Table, counted
+from celery_gpulease.operate.tables import Table, counted, task_of
 
 if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
@@ -77,7 +77,11 @@ def journal(ledger: Ledger, *, is_json: bool, trouble: bool, gpu: str | None, ho
     elif not found:
         click.echo(f"the journal tells of no{' trouble' if trouble else 'thing'}{_beginning(entries)}")
     else:
-        cells = [(*stories.row(one)[:3], one.task_id, stories.row(one)[3]) for one in found]
+        cells = [
+            (*at_what_where, task_of(one.task, one.task_id), meaning)
+            for one in found
+            for *at_what_where, meaning in [stories.row(one)]
+        ]
         last = f"the last {counted(len(found), 'event')}{_beginning(entries)}"
         this_screen().show(
             Table(("TIME", "WHAT", "GPU", "TASK", "MEANING"), cells, leave=("TASK", "MEANING", "GPU")), "", last

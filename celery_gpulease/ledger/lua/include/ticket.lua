@@ -24,7 +24,7 @@ end
 
 -- The ticket has ended: it is forgotten but for its id, so that a repeated HOLD does nothing.
 local function end_ticket(ticket)
-  local task_id = task_id_of(ticket)
+  local task_id = task_of(ticket)
   redis.call('ZADD', ENDED, NOW, ticket)
   if task_id ~= '' then
     redis.call('HDEL', key('task', task_id), ticket)
