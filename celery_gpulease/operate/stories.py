@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from celery.backends.base import DisabledBackend
 from celery.states import FAILURE, READY_STATES
 
-from celery_gpulease.ledger.reasons import why_gpu_waits, why_not_due, why_pool_waits
+from celery_gpulease.ledger.reasons import DETAILS, why_gpu_waits, why_not_due, why_pool_waits
 from celery_gpulease.ledger.turns import host_and_pool
 from celery_gpulease.operate.tables import seconds, task_of
 
@@ -61,22 +61,7 @@ MEANINGS: Final = {
     "removed": "an operator took this GPU out of the registry (`gpulease forget`) {detail}",
     "corrected": "the reconciler: {detail}",
 }
-#: What a detail means, where it is one word of ours.
-DETAILS: Final = {
-    "lease_lost": "its worker died too often, or it may run only once (LeaseLost)",
-    "unstarted": "no worker started it in time",
-    "damaged": "it was damaged from outside",
-    "reaped": "its worker died, or was cut off for longer than the ttl",
-    "robbed": "another holder had its lease",
-    "lost": "its lease was lost",
-    "forced": "an operator took its lease away",
-    "shutdown": "its worker stopped",
-    "rejected": "the task asked for it (Reject)",
-    "stale": "its claim is over",
-    "twice": "another request has it",
-    "unknown": "there is no such ticket",
-}
-#: The same, of a program, whose lease hangs on the process that runs it.
+#: What a detail means of a program, whose lease hangs on the process that runs it.
 DETAILS_OF_PROGRAMS: Final = {
     "reaped": "who ran it (`gpulease run`, `reserve`) died, or was cut off for longer than the ttl"
 }

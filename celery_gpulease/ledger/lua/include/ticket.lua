@@ -79,7 +79,7 @@ local function mark_ending(ticket, why, beside_a_run, gpu, how)
     return
   end
   redis.call('ZADD', ENDING, beside_a_run and NOW + LONGEST_AFTER_RUN_MS or NOW, ticket)
-  redis.call('HSET', key('ticket', ticket), 'state', 'ending', 'why', why, 'attempts', 0)
+  redis.call('HSET', key('ticket', ticket), 'state', 'ending', 'why', why, 'how', how or '', 'attempts', 0)
   redis.call('HDEL', key('ticket', ticket), 'token', 'nonce')
   note('ending', ticket, gpu, detail)
 end
