@@ -29,8 +29,8 @@ def status(ledger: Ledger, *, is_json: bool, watch: bool, every: float) -> None:
     """Show every GPU and its lease, every pool and how many wait for it.
 
     A GPU is free, leased (a task, or another program, has it), draining (no new work, by order), quarantined (it or its
-    worker is unwell: see the reason), or offline (no worker serves it). HELD is how long it has been leased, TTL when
-    the lease would end without a heartbeat.
+    worker is unwell: see the reason), or offline (no worker serves it). HELD is how long it has been leased (by a
+    foreign holder: since its worker saw that, within a heartbeat), TTL when the lease would end without a heartbeat.
     """
     if is_json:
         keep_looking(lambda: print_json(status_of(ledger)), every if watch else None)

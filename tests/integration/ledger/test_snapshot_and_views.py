@@ -53,6 +53,35 @@ def test_a_strangers_gpu(world):
     world.stranger_takes()
     found = row(world)
     assert (found.state, found.task_id, found.reason) == ("leased", None, "leased by a foreign holder: stranger")
+    assert found.held_seconds is None  # nobody has seen since when
+    world.drained()
+    assert (row(world).state, row(world).reason) == (
+        "draining",
+        "drained by order; leased by a foreign holder: stranger",
+    )
+
+
+def test_a_strangers_lease_is_shown_since_the_gpus_worker_has_seen_it(world):
+    def see_long_ago():
+        worker.claim()
+        long_ago = {"stranger_ms": world.now_ms() - 100_000}
+        assert not world.client.hset(world.key("device", "node:0"), mapping=long_ago)
+
+    worker = world.join()
+    worker.claim()
+    world.stranger_takes()
+    see_long_ago()
+    worker.claim()
+    assert 100 <= row(world).held_seconds < 110
+    world.client.set(world.ledger.keys.lease("node:0"), "another", px=60_000)
+    worker.claim()
+    assert 0 <= row(world).held_seconds < 5
+    see_long_ago()
+    world.delete_lease()
+    worker.claim()
+    world.client.set(world.ledger.keys.lease("node:0"), "another", px=60_000)
+    worker.claim()
+    assert 0 <= row(world).held_seconds < 5
 
 
 def test_a_lease_without_a_ttl_is_reported_and_respected(world):
