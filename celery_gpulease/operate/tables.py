@@ -152,10 +152,11 @@ def _cell_folded(cell: str, width: int) -> list[str]:
 
 
 def _folded(text: str, width: int | None) -> list[str]:
-    """A text in lines; a word that is longer stays whole."""
+    """A text in lines, each as far in as the first; a word that is longer than a line stays whole."""
     if width is None or len(text) <= width:
         return [text]
-    return wrap(text, max(1, width), break_long_words=False, break_on_hyphens=False)
+    indent = " " * (len(text) - len(text.lstrip(" ")))
+    return wrap(text, max(1, width), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def harmless(text: str) -> str:

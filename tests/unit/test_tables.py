@@ -115,3 +115,7 @@ def test_without_rich_a_terminal_gets_them_too(monkeypatch):
 )
 def test_seconds_are_the_coarser_the_longer(value, shown):
     assert seconds(value) == shown
+
+
+def test_a_sentence_is_folded_as_far_in_as_it_begins():
+    assert list(laid_out(["  cure: start a worker"], 15)) == [("  cure: start a",), ("  worker",)]
