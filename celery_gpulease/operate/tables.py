@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-NOTHING = "-"
+NOTHING: Final = "-"
+#: Between two columns, and before what stands under a row.
 GAP: Final = "  "
-#: The head of the column with the ids of tasks.
-TASK: Final = "TASK"
 #: Heads of columns that speak for themselves: where there is no place beside a row they stand under it, without a head.
-SPEAKING: Final = frozenset({TASK, "GPU", "REASON", "MEANING"})
+SPEAKING: Final = frozenset({"TASK", "GPU", "REASON", "MEANING"})
 #: Characters below which a sentence is not folded into a column.
 NARROWEST: Final = 30
 
@@ -156,7 +155,8 @@ def _folded(text: str, width: int | None) -> list[str]:
     if width is None or len(text) <= width:
         return [text]
     indent = " " * (len(text) - len(text.lstrip(" ")))
-    return wrap(text, max(1, width), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    folded = wrap(text, max(1, width), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return folded or [""]  # there were only spaces
 
 
 def harmless(text: str) -> str:

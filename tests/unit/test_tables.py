@@ -119,3 +119,7 @@ def test_seconds_are_the_coarser_the_longer(value, shown):
 
 def test_a_sentence_is_folded_as_far_in_as_it_begins():
     assert list(laid_out(["  cure: start a worker"], 15)) == [("  cure: start a",), ("  worker",)]
+
+
+def test_a_cell_of_spaces_is_shown_however_many_they_are():
+    assert len(list(laid_out([Table(("A", "REASON"), [("a", " " * 99)], leave=("REASON",))], 20))) == 2
