@@ -163,10 +163,10 @@ def _deliveries(one: Whereabouts) -> str:
     return f" (given out {one.deliveries} times)" if one.deliveries > 1 else ""
 
 
-def row(one: Entry) -> tuple[str, str, str, str]:
-    """An entry of the journal for people: when, what, where, and what it means."""
+def row(one: Entry) -> tuple[str, str, str, str | None, str]:
+    """An entry of the journal for people: when, what, where, to which task, and what it means."""
     meaning = MEANINGS.get(one.what, "{detail}").format(detail=_detail(one)).rstrip(": ")
-    return moment(one.at), one.what, one.gpu, meaning
+    return moment(one.at), one.what, one.gpu, task_of(one.task, one.task_id), meaning
 
 
 def _detail(one: Entry) -> str:

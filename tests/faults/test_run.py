@@ -162,6 +162,14 @@ def test_afterwards_why_and_the_journal_say_what_it_was_and_how_it_ended(unserve
     assert lines[-1].endswith("it ended, and gave its GPU back: exit code 7")
 
 
+def test_a_block_that_raised_says_what_and_not_its_words(unserved):
+    with pytest.raises(ValueError, match="secret"), reserve(unserved.app):
+        int("secret")
+    (_, _, _, ended) = json.loads(unserved.gpulease("journal", "--json").output)
+    assert ended["detail"] == "it raised ValueError"
+    assert "] has ended: it raised ValueError; it ran on" in unserved.gpulease("why", ended["task_id"]).output
+
+
 @pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("/no/such", 127), ("/etc/passwd", 126)])
 def test_what_cannot_be_started_is_refused_before_it_waits(unserved, program, code):
     unserved.take(0)

@@ -25,7 +25,7 @@ from celery_gpulease.operate.cli.group import (
     this_app,
     this_screen,
 )
-from celery_gpulease.operate.tables import Table, counted, task_of
+from celery_gpulease.operate.tables import Table, counted
 
 if TYPE_CHECKING:
     from celery_gpulease.ledger import Ledger
@@ -52,7 +52,8 @@ def why(ledger: Ledger, task_id: str, *, is_json: bool) -> None:
         told = {"task_id": task_id, "summary": sentences, "state": end.state, "error": end.error or None}
         print_json({**told, "now": list(map(asdict, now)), "story": list(map(asdict, story))})
         return
-    table = Table(("TIME", "WHAT", "GPU", "MEANING"), [stories.row(one) for one in story], leave=("MEANING", "GPU"))
+    rows = [(at, what, gpu, meaning) for at, what, gpu, _, meaning in map(stories.row, story)]
+    table = Table(("TIME", "WHAT", "GPU", "MEANING"), rows, leave=("MEANING", "GPU"))
     this_screen().show(*sentences, *(("", table) if story else ()))
 
 
@@ -77,15 +78,9 @@ def journal(ledger: Ledger, *, is_json: bool, trouble: bool, gpu: str | None, ho
     elif not found:
         click.echo(f"the journal tells of no{' trouble' if trouble else 'thing'}{_beginning(entries)}")
     else:
-        cells = [
-            (*at_what_where, task_of(one.task, one.task_id), meaning)
-            for one in found
-            for *at_what_where, meaning in [stories.row(one)]
-        ]
+        heads, rows = ("TIME", "WHAT", "GPU", "TASK", "MEANING"), list(map(stories.row, found))
         last = f"the last {counted(len(found), 'event')}{_beginning(entries)}"
-        this_screen().show(
-            Table(("TIME", "WHAT", "GPU", "TASK", "MEANING"), cells, leave=("TASK", "MEANING", "GPU")), "", last
-        )
+        this_screen().show(Table(heads, rows, leave=("TASK", "MEANING", "GPU")), "", last)
 
 
 def _beginning(entries: list[Entry]) -> str:
