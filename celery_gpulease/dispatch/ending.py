@@ -21,6 +21,7 @@ from celery_gpulease import events
 from celery_gpulease.ends import backend_of, is_body_claimed, is_result_ignored, registered, repeat_end, stored_end
 from celery_gpulease.exceptions import LeaseLost
 from celery_gpulease.facts import facts
+from celery_gpulease.ledger.reasons import DETAILS
 from celery_gpulease.loops import Loop
 from celery_gpulease.model import HEADER
 
@@ -196,4 +197,5 @@ def _why_lost(ending: Ending) -> str:
     if ending.why == "damaged":
         return "what the ledger knew of it was damaged from outside, and it could not be given out"
     times = "once" if ending.deliveries == 1 else f"{ending.deliveries} times"
-    return f"its worker died under it; it was given out {times}"
+    how = DETAILS.get(ending.how, ending.how) or "its process or its worker died"
+    return f"{how}; it was given out {times}"

@@ -29,7 +29,7 @@ class Closed:
 class Ending:
     """A ticket whose end must be written outside Redis, and why: cancelled, expired, lease_lost, unstarted, damaged.
 
-    `first_run_ms` is when it first ran, in the epoch's milliseconds; 0 for never.
+    `first_run_ms` is when it first ran, in the epoch's milliseconds; 0 for never. `how` its last run died, if it did.
     """
 
     ticket: str
@@ -39,12 +39,13 @@ class Ending:
     deliveries: int
     first_run_ms: int
     message: str
+    how: str = ""
 
     @classmethod
     def from_reply(cls, found: list[Any]) -> Ending:
         """As the scripts name it."""
-        ticket, task_id, task, why, deliveries, first_run_ms, message = found
-        return cls(ticket, task_id, task, why, int(deliveries), int(first_run_ms), message)
+        ticket, task_id, task, why, deliveries, first_run_ms, how, message = found
+        return cls(ticket, task_id, task, why, int(deliveries), int(first_run_ms), message, how)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,10 @@ BEGINNING: Final = "0-0"
 
 @dataclass(frozen=True)
 class Entry:
-    """What happened to a task, when (the epoch's seconds), on which GPU, and why; `number` is its place."""
+    """What happened to a task, when (the epoch's seconds), on which GPU, and why.
+
+    `number` is its place; `task` is the task's name, empty where its ticket was gone.
+    """
 
     at: float
     what: str
@@ -35,6 +38,7 @@ class Entry:
     detail: str
     ticket: str = ""
     number: str = ""
+    task: str = ""
 
 
 def take_entries(ledger: Ledger) -> list[Entry]:
@@ -124,5 +128,7 @@ def _create_group(ledger: Ledger, key: str) -> None:
 
 def _entry(number: str, fields: dict[str, str]) -> Entry:
     """Whatever a stranger has written there stops nobody."""
-    what, task_id, gpu, detail, ticket = (fields.get(one, "") for one in ("what", "task_id", "gpu", "detail", "ticket"))
-    return Entry(int(number.partition("-")[0]) / 1000, what, task_id, gpu, detail, ticket, number)
+    what, task_id, gpu, detail, ticket, task = (
+        fields.get(one, "") for one in ("what", "task_id", "gpu", "detail", "ticket", "task")
+    )
+    return Entry(int(number.partition("-")[0]) / 1000, what, task_id, gpu, detail, ticket, number, task)

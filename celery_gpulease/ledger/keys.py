@@ -42,7 +42,7 @@ device:<gpu>         hash     what its worker said of it: host, index, uuid, ali
                               heartbeat_ms; and its route, the list from which it takes its messages; other: the other
                               name of the device, where it has one. And its last report: running (a token), reported_ms,
                               presence (which outlives the other one); is_offline: the journal has said that its worker
-                              is gone without a goodbye
+                              is gone without a goodbye; stranger, stranger_ms: a foreign lease, since it was first seen
 names                hash     any name of a GPU → its id
 worker:<gpu>         string   presence: the living worker of this GPU (JSON), with a TTL
 closed:<gpu>         hash     why no claim is made: drain, closing, quarantine (the reason) with until_ms, or with the

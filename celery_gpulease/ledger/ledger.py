@@ -123,13 +123,17 @@ class Ledger(Workers, Turns, Orders, Removing):
         )
         return "robbed" if why == ["robbed"] else str(word)
 
-    def release(self, claim: Claim) -> str:
+    def release(self, claim: Claim, detail: str = "") -> str:
         """Gives the lease back, or over to who waits, and ends the ticket.
+
+        Args:
+            claim: Of the run.
+            detail: How it ended, for the journal; of a task Celery tells it.
 
         Returns:
             'released', 'ended' (before), 'lost' or 'unknown'.
         """
-        answer = self._claiming("release", gpu=claim.gpu, ticket=claim.ticket, token=claim.token)
+        answer = self._claiming("release", gpu=claim.gpu, ticket=claim.ticket, token=claim.token, detail=detail)
         return str(answer[0])
 
     def requeue(self, claim: Claim, why: str, *, counted: bool, wanted: bool = False) -> str:

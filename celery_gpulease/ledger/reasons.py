@@ -1,13 +1,32 @@
-"""Why a task waits, in words for people."""
+"""Why a task waits, and what has become of it, in words for people."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from celery_gpulease.ledger.views import GPURow
+
+#: What a detail of the journal means, where it is one word of ours.
+DETAILS: Final = {
+    "lease_lost": "its process or its worker died too often, or it may run only once (LeaseLost)",
+    "unstarted": "no worker started it in time",
+    "damaged": "it was damaged from outside",
+    "reaped": "its worker died, or was cut off for longer than the ttl",
+    "robbed": "another holder had its lease",
+    "taken over": "its worker was gone when the next one came for its GPU",
+    "forgotten": "Redis had lost what it knew of its run",
+    "reconciled": "the reconciler found its run over",
+    "lost": "its lease was lost",
+    "forced": "an operator took its lease away",
+    "shutdown": "its worker stopped",
+    "rejected": "the task asked for it (Reject)",
+    "stale": "its claim is over",
+    "twice": "another request has it",
+    "unknown": "there is no such ticket",
+}
 
 
 def why_pool_waits(pool: str, gpus: Sequence[GPURow]) -> str:

@@ -25,7 +25,7 @@ class Whereabouts:
         pin: The id of the GPU that it waits for, or empty.
         priority: In the broker's direction.
         position: In its line, from 1; None where it does not wait there.
-        held_seconds: Since it was held.
+        held_seconds: Since it was held, or is due (`eta`, `countdown`): 0 before.
         due_seconds: Until it is due; None where it does not wait for a time.
         deliveries: How often it was given out.
         why: It ends, or runs on without its lease.

@@ -28,8 +28,9 @@ PRIORITY_STEP: Final = 2**45
 class GPURow:
     """A GPU as `status` shows it.
 
-    `state`: free, leased, draining, quarantined or offline. `name` is `<host>:<index>`, also where the id is a UUID;
-    the model and the memory are known with NVML only.
+    `state`: free, leased, draining, quarantined or offline. `held_seconds`: since it was leased; of a foreign holder,
+    since the GPU's worker saw that, which it does within a heartbeat. `name` is `<host>:<index>`, also where the id is
+    a UUID; the model and the memory are known with NVML only.
     """
 
     id: str
@@ -61,8 +62,9 @@ class PoolRow:
 class PendingRow:
     """A held task as `pending` shows it.
 
-    `position` counts from 1 within its line, None when it is not due yet; `gpu` is the only one that will do, as its
-    sender has called it: the line is that one's then.
+    `position` counts from 1 within its line, None when it is not due yet; `age_seconds` from when it was sent, or since
+    it is due (`eta`, `countdown`; 0 before); `gpu` is the only one that will do, as its sender has called it: the line
+    is that one's then.
     """
 
     task_id: str
@@ -207,7 +209,7 @@ def _gpu_row(found: list[Any]) -> GPURow:
         task_id=task_id if ticket and runs else None,
         task=task if ticket and runs else None,
         worker=worker,
-        held_seconds=held_ms / 1000 if is_ours and held_ms is not None else None,
+        held_seconds=held_ms / 1000 if lease is not None and held_ms is not None else None,
         ttl_seconds=ttl_ms / 1000 if ttl_ms >= 0 else None,
         fence=int(fence) if is_ours and fence else None,
         name=name or gpu,
@@ -220,10 +222,11 @@ def _gpu_row(found: list[Any]) -> GPURow:
 def _state(
     *, alive: bool, lease: str | None, is_ours: bool, closed: str | None, quarantine: str | None
 ) -> tuple[str, str | None]:
+    foreign = f"leased by a foreign holder: {lease}" if lease is not None and not is_ours else None
     if alive and closed == "drain":
-        return "draining", "drained by order"
+        return "draining", "; ".join(filter(None, ("drained by order", foreign)))
     if lease is not None:
-        return "leased", None if is_ours else f"leased by a foreign holder: {lease}"
+        return "leased", foreign
     if not alive:
         return "offline", "drained by order" if closed == "drain" else "no living worker"
     if closed == "closing":
@@ -282,7 +285,7 @@ def _pending_row(ledger: Ledger, ticket: str, now: int, position: int | None, re
     if None in found:  # it started or ended between two looks
         return None
     task_id, task, pool, priority, held_ms, eta_ms, pin = found
-    since = int(held_ms) if position is None else max(int(held_ms), int(eta_ms))
+    since = max(int(held_ms), int(eta_ms))
     return PendingRow(
         task_id,
         task,

@@ -1,23 +1,19 @@
-"""Tables by rich: imported only where it is installed, and somebody looks."""
+"""Colours, and a screen that changes in place, by rich: imported only where it is installed, and somebody looks."""
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from rich import box, table
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from celery_gpulease.operate.tables import TASK, harmless
+from celery_gpulease.operate.tables import GAP, Table, laid_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from rich.console import RenderableType
-
-    from celery_gpulease.operate.tables import Table
 
 #: Words that stand in a cell of their own → how they are shown.
 STYLES: Final = {
@@ -27,9 +23,8 @@ STYLES: Final = {
     "quarantined": "bold red",
     "offline": "red",
     "requeued": "yellow",
-    "note": "dim",
-    "FOUND": "bold red",
 }
+HEADS: Final = "bold"
 
 
 class Rich:
@@ -40,42 +35,40 @@ class Rich:
     """
 
     def __init__(self, *, has_colours: bool) -> None:
-        self._console = Console(highlight=False, no_color=None if has_colours else True)
+        is_plain = not has_colours or os.environ.get("NO_COLOR")
+        self._console = Console(highlight=False, color_system=None if is_plain else "auto")
 
     def show(self, *parts: Table | str) -> None:
         """Prints them."""
-        width = self._console.width
-        self._console.print(*(rendered(part, width) for part in parts), sep="\n", soft_wrap=False)
+        self._console.print(shown(parts, self._console.width), soft_wrap=True)
 
     @contextmanager
     def live(self) -> Iterator[Callable[..., None]]:
         """Takes the whole terminal until it ends."""
         with Live(console=self._console, screen=True, auto_refresh=False) as live:
-            yield lambda *parts: live.update(
-                Group(*(rendered(part, self._console.width) for part in parts)), refresh=True
-            )
+            yield lambda *parts: live.update(shown(parts, self._console.width, self._console.height), refresh=True)
 
 
-def rendered(part: Table | str, width: int) -> RenderableType:
-    """A part as rich shows it. Nothing is markup: a task's id may have brackets.
+def shown(parts: tuple[Table | str, ...], width: int, height: int | None = None) -> Text:
+    """The lines as rich shows them. Nothing is markup: a task's id may have brackets.
 
     Args:
-        part: A table, or a sentence.
-        width: Of the terminal. Where a table is wider, its columns are folded, but a task's id never is: it is copied.
+        parts: What is shown.
+        width: Of the terminal.
+        height: Of the terminal, where what does not fit is only counted.
     """
-    if isinstance(part, str):
-        return Text(harmless(part))
-    shown = table.Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    lines, wide = part.lines(), part.width() > width
-    for head in part.heads:
-        shown.add_column(head, overflow="fold", no_wrap=head == TASK)
-    for line in lines:
-        cells = (_apart(cell) if wide and head == TASK else cell for head, cell in zip(part.heads, line, strict=True))
-        shown.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in cells))
-    return shown
+    lines = [
+        _coloured(line, HEADS if number == 0 and isinstance(part, Table) else "")
+        for part in parts
+        for number, line in enumerate(laid_out([part], width))
+    ]
+    if height is not None and len(lines) > height:
+        lines[height - 1 :] = [Text(f"… and {len(lines) - height + 1} more lines, for which the terminal is too low")]
+    return Text("\n", no_wrap=True, overflow="ignore").join(lines)
 
 
-def _apart(cell: str) -> str:
-    """A task's id in a line of its own, under its name: `name[id]`."""
-    name, bracket, task_id = cell.rstrip("]").rpartition("[")
-    return f"{name}\n{task_id}" if bracket else cell
+def _coloured(line: tuple[str, ...], style: str) -> Text:
+    cells = (Text(cell, style or STYLES.get(cell.strip(), "")) for cell in line)
+    whole = Text(GAP).join(cells)
+    whole.rstrip()
+    return whole

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from celery.backends.base import DisabledBackend
 from celery.states import FAILURE, READY_STATES
 
-from celery_gpulease.ledger.reasons import why_gpu_waits, why_not_due, why_pool_waits
+from celery_gpulease.ledger.reasons import DETAILS, why_gpu_waits, why_not_due, why_pool_waits
 from celery_gpulease.ledger.turns import host_and_pool
-from celery_gpulease.operate.tables import seconds
+from celery_gpulease.operate.tables import seconds, task_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ USUAL: Final = frozenset(
 #: Ends, and ways back to the line, that somebody asked for.
 WANTED: Final = frozenset({"cancelled", "expired", "shutdown", "rejected"})
 
-#: What an entry means; {gpu} and {detail} are its own.
+#: What an entry means; {detail} is its own.
 MEANINGS: Final = {
     "held": "it joined the line of pool {detail}",
     "scheduled": "it waits for its time; then it joins the line of pool {detail}",
@@ -41,40 +41,29 @@ MEANINGS: Final = {
     "started": "it began",
     "regained": "its lease had lapsed or was deleted, and it took it back",
     "given_back": "it gave its GPU back early, and runs on",
-    "released": "it ended, and gave its GPU back",
+    "released": "it ended, and gave its GPU back: {detail}",
     "deferred": "its rate_limit lets it wait",
-    "bumped": "its priority is now {detail} (0 goes first)",
+    "bumped": "an operator gave it priority {detail} (0 goes first)",
     "requeued": "back at its old place in the line: {detail}",
     "left": "it is given up: {detail}",
     "superseded": "its run died after it had asked for another one: {detail}",
     "robbed": "another holder has its lease: {detail}",
-    "forced": "its lease was taken away by order {detail}",
+    "forced": "an operator took the lease (`gpulease release --force`) from {detail}",
     "ending": "it ends without running (again): {detail}",
     "ended": "its end is written: {detail}",
     "gave_up": "its end could not be written in ten tries: {detail}",
     "vanished": "somebody deleted it, or the server evicted it: {detail}",
     "quarantined": "this GPU gets no work for a while: {detail}",
     "quarantine_ended": "this GPU gets work again: {detail}",
-    "drained": "this GPU gets no new work, by order",
-    "undrained": "this GPU gets work again, by order",
+    "drained": "an operator drained this GPU: it gets no new work",
+    "undrained": "an operator ended this GPU's drain: it gets work again",
     "offline": "the worker of this GPU is gone without a goodbye: {detail}",
-    "removed": "this GPU left the registry by order {detail}",
+    "removed": "an operator took this GPU out of the registry (`gpulease forget`) {detail}",
     "corrected": "the reconciler: {detail}",
 }
-#: What a detail means, where it is one word of ours.
-DETAILS: Final = {
-    "lease_lost": "its worker died too often, or it may run only once (LeaseLost)",
-    "unstarted": "no worker started it in time",
-    "damaged": "it was damaged from outside",
-    "reaped": "its worker died, or was cut off for longer than the ttl",
-    "robbed": "another holder had its lease",
-    "lost": "its lease was lost",
-    "forced": "its lease was taken away by order",
-    "shutdown": "its worker stopped",
-    "rejected": "the task asked for it (Reject)",
-    "stale": "its claim is over",
-    "twice": "another request has it",
-    "unknown": "there is no such ticket",
+#: What a detail means of a program, whose lease hangs on the process that runs it.
+DETAILS_OF_PROGRAMS: Final = {
+    "reaped": "who ran it (`gpulease run`, `reserve`) died, or was cut off for longer than the ttl"
 }
 
 
@@ -117,16 +106,24 @@ def sentences(
     here = [one for one in now if not (one.state == "ending" and end.is_stored)]
     if here:
         return [f"{one.task}[{task_id}] {_now(one, gpus)}{_deliveries(one)}" for one in here]
+    named = [task_of(one.task, task_id) for one in story if one.task]
+    its = named[0] if named else f"task {task_id}"
     ran_on = [one.gpu for one in story if one.what == "started"]
     where = f"; it ran on {' and then on '.join(dict.fromkeys(ran_on))}" if ran_on else ""
-    if any(one.ticket == task_id for one in story):  # a program's: it has no state of Celery's
-        return [f"program {task_id} has ended{where}"]
+    if any(map(is_programs, story)):  # it has no state of Celery's
+        how = [f": {meant}" for one in story if one.what in ("released", "ended") and (meant := _detail(one))]
+        return [f"{its} has ended{''.join(how[-1:])}{where}"]
     if end.state is None:
-        return [f"task {task_id} has ended{where} ({end.trouble})"]
+        return [f"{its} has ended{where} ({end.trouble})"]
     if end.is_stored:
         error = f" ({end.error})" if end.error else ""
-        return [f"task {task_id} has ended: {end.state}{error}{where}"]
-    return [f"task {task_id} is not held (any more){where}; its state is {end.state}"]
+        return [f"{its} has ended: {end.state}{error}{where}"]
+    return [f"{its} is not held (any more){where}; its state is {end.state}"]
+
+
+def is_programs(one: Entry) -> bool:
+    """Is this of a program (`gpulease run`, `reserve`), which has no task of Celery's?"""
+    return one.ticket != "" and one.ticket == one.task_id
 
 
 def _now(one: Whereabouts, gpus: Sequence[GPURow]) -> str:
@@ -141,7 +138,9 @@ def _now(one: Whereabouts, gpus: Sequence[GPURow]) -> str:
     if one.state == "started":
         return f"has run on GPU {_served(one.gpu, gpus)} for {since}"
     if one.state == "tail":
-        why = {"early": "it gave that back early", "forced": "by order"}.get(one.why, "another holder has it")
+        why = {"early": "it gave that back early", "forced": "an operator took it away"}.get(
+            one.why, "another holder has it"
+        )
         return f"has run on GPU {_served(one.gpu, gpus)} for {since}, now without its lease: {why}"
     return f"is about to end: {DETAILS.get(one.why, one.why)}"
 
@@ -164,19 +163,22 @@ def _deliveries(one: Whereabouts) -> str:
     return f" (given out {one.deliveries} times)" if one.deliveries > 1 else ""
 
 
-def row(one: Entry) -> tuple[str, str, str, str]:
-    """An entry of the journal for people: when, what, where, and what it means."""
-    detail = _meaning(one.detail)
-    meaning = MEANINGS.get(one.what, "{detail}").format(gpu=one.gpu, detail=detail).strip()
-    return moment(one.at), one.what, one.gpu, meaning
+def row(one: Entry) -> tuple[str, str, str, str | None, str]:
+    """An entry of the journal for people: when, what, where, to which task, and what it means."""
+    meaning = MEANINGS.get(one.what, "{detail}").format(detail=_detail(one)).rstrip(": ")
+    return moment(one.at), one.what, one.gpu, task_of(one.task, one.task_id), meaning
 
 
-def _meaning(detail: str) -> str:
+def _detail(one: Entry) -> str:
     """A detail in words; of a task that died too often, with how it died the last time."""
-    why, _, how = detail.partition(": ")
+    why, _, how = one.detail.partition(": ")
+    if one.what == "forced":
+        return f"a foreign holder, {one.detail}" if one.detail else "it"
+    if why == "lease_lost" and is_programs(one):
+        return DETAILS_OF_PROGRAMS.get(how, DETAILS.get(how, how))
     if why == "lease_lost" and how:
         return f"{DETAILS[why]}; the last time: {DETAILS.get(how, how)}"
-    return DETAILS.get(detail, detail)
+    return DETAILS.get(one.detail, one.detail)
 
 
 def moment(at: float) -> str:

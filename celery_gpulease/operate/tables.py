@@ -1,4 +1,4 @@
-"""Tables for people: rich's on a terminal, where rich is installed; else plain columns, which programs can cut."""
+"""Tables for people: as wide as a terminal, coloured where rich is installed; else columns, which programs can cut."""
 
 from __future__ import annotations
 
@@ -6,34 +6,42 @@ import importlib.util
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from itertools import zip_longest
+from shutil import get_terminal_size
+from textwrap import wrap
+from typing import TYPE_CHECKING, Final, Protocol
 
 import click
 from celery.utils.imports import symbol_by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-NOTHING = "-"
-#: The head of the column with the ids of tasks.
-TASK = "TASK"
+NOTHING: Final = "-"
+#: Between two columns, and before what stands under a row.
+GAP: Final = "  "
+#: Heads of columns that speak for themselves: where there is no place beside a row they stand under it, without a head.
+SPEAKING: Final = frozenset({"TASK", "GPU", "REASON", "MEANING"})
+#: Characters below which a sentence is not folded into a column.
+NARROWEST: Final = 30
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under their heads; None and an empty text are shown as '-'."""
+    """Rows under their heads; None and an empty text are shown as '-'.
+
+    Where a terminal is too narrow, the last column is folded between words; then those that `leave` names go, in that
+    order, as many as must: to lines of their own under each row those that speak for themselves, the others altogether.
+    """
 
     heads: Sequence[str]
     rows: Sequence[Sequence[object]]
+    leave: Sequence[str] = ()
 
-    def lines(self) -> list[tuple[str, ...]]:
+    def cells(self) -> list[tuple[str, ...]]:
         """The cells of the rows, as they are shown."""
         return [tuple(NOTHING if cell in (None, "") else harmless(str(cell)) for cell in row) for row in self.rows]
-
-    def width(self) -> int:
-        """Characters of its longest line, as plain text."""
-        return max(map(len, columns(self).splitlines()))
 
 
 class Screen(Protocol):
@@ -47,12 +55,13 @@ class Screen(Protocol):
 
 
 class Plain:
-    """Columns of text, without colours."""
+    """Columns of text, without colours; on a terminal they fit its width."""
 
     def show(self, *parts: Table | str) -> None:
         """Prints them."""
-        for part in parts:
-            click.echo(columns(part) if isinstance(part, Table) else harmless(part))
+        width = get_terminal_size().columns if sys.stdout.isatty() else None
+        for line in laid_out(parts, width):
+            click.echo(GAP.join(line).rstrip())
 
     @contextmanager
     def live(self) -> Iterator[Callable[..., None]]:
@@ -75,13 +84,79 @@ def screen(*, has_colours: bool = True) -> Screen:
     return made
 
 
-def columns(table: Table) -> str:
-    """A table as text."""
-    lines = [tuple(table.heads), *table.lines()]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(table.heads))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+def laid_out(parts: Iterable[Table | str], width: int | None = None) -> Iterator[tuple[str, ...]]:
+    """The lines of tables and sentences: each its cells, which `GAP` parts. No word is broken, however narrow.
+
+    Args:
+        parts: What is shown.
+        width: Of the terminal, in characters; None for whatever is needed.
+    """
+    for part in parts:
+        if isinstance(part, Table):
+            yield from _rows(part, width)
+        else:
+            yield from ((line,) for line in _folded(harmless(part), width))
+
+
+def _rows(table: Table, width: int | None) -> Iterator[tuple[str, ...]]:
+    rows = [tuple(table.heads), *table.cells()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    beside = _beside(table, widths, width)
+    if width is not None and beside and beside[-1] == len(widths) - 1:
+        widths[-1] = min(widths[-1], width - _width([widths[at] for at in beside[:-1]]) - len(GAP))
+    for row in rows:
+        cells = [_folded(row[at], widths[at]) for at in beside]
+        for line in zip_longest(*cells, fillvalue=""):
+            yield tuple(cell.ljust(widths[at]) for at, cell in zip(beside, line, strict=True))
+        if row is not rows[0]:
+            under = [at for at, head in enumerate(table.heads) if at not in beside and head in SPEAKING]
+            yield from ((GAP + line,) for line in _under([row[at] for at in under if row[at] != NOTHING], width))
+
+
+def _beside(table: Table, widths: Sequence[int], width: int | None) -> list[int]:
+    """The numbers of the columns that stand beside each other."""
+    beside, last = list(range(len(widths))), len(widths) - 1
+    leaving = [table.heads.index(head) for head in table.leave]
+    while width is not None and leaving:
+        if _width([min(widths[at], NARROWEST) if at == last else widths[at] for at in beside]) <= width:
+            break
+        beside.remove(leaving.pop(0))
+    return beside
+
+
+def _width(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _under(cells: Iterable[str], width: int | None) -> Iterator[str]:
+    """What stands under a row: as many cells in a line as there is place for."""
+    most, line = (width or 0) - len(GAP), ""
+    for cell in cells:
+        if line and len(line) + len(GAP) + len(cell) <= most:
+            line += GAP + cell
+            continue
+        if line:
+            yield line
+        *first, line = _cell_folded(cell, most)
+        yield from first
+    if line:
+        yield line
+
+
+def _cell_folded(cell: str, width: int) -> list[str]:
+    """A cell in lines; a task's id, as `task_of` has it, whole in one of its own: it is copied."""
+    name, bracket, task_id = cell.removesuffix("]").rpartition("[")
+    is_task = bracket and cell.endswith("]") and " " not in task_id
+    return [*_folded(name, width), task_id] if is_task and len(cell) > width else _folded(cell, width)
+
+
+def _folded(text: str, width: int | None) -> list[str]:
+    """A text in lines, each as far in as the first; a word that is longer than a line stays whole."""
+    if width is None or len(text) <= width:
+        return [text]
+    indent = " " * (len(text) - len(text.lstrip(" ")))
+    folded = wrap(text, max(1, width), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return folded or [""]  # there were only spaces
 
 
 def harmless(text: str) -> str:
@@ -107,4 +182,4 @@ def seconds(value: float | None) -> str | None:
 
 def task_of(name: str | None, task_id: str | None) -> str | None:
     """A task for people."""
-    return f"{name}[{task_id}]" if task_id else None
+    return f"{name}[{task_id}]" if name and task_id else task_id

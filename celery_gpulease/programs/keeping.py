@@ -40,6 +40,7 @@ class Keeper(Loop):
 
     Attributes:
         is_lost: The lease went to another holder, or was taken by force.
+        how: What the journal will say of the end of whatever holds it; whoever knows sets it.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Keeper(Loop):
         self._asked_at = time.monotonic()
         self._next_beat = self._asked_at + self._pace
         self.is_lost = False
+        self.how = ""
 
     def run(self) -> None:
         """Keeps the lease until it is stopped."""

@@ -92,16 +92,19 @@ def kept(
     try:
         keeper.start()
         yield keeper
+    except BaseException as error:
+        keeper.how = f"it raised {type(error).__name__}"  # what it says may be a secret
+        raise
     finally:
         if os.getpid() == pid:
             keeper.stop()
-            give_back(ledger, held)
+            give_back(ledger, held, keeper.how)
 
 
-def give_back(ledger: Ledger, held: Held) -> None:
-    """Releases the lease; where Redis does not answer, it ends with its ttl."""
+def give_back(ledger: Ledger, held: Held, how: str) -> None:
+    """Releases the lease; where Redis does not answer, it ends with its ttl. `how` the program ended is told."""
     try:
-        ledger.release(held.claim)
+        ledger.release(held.claim, how)
     except LedgerUnavailable as error:
         logger.warning("GPU %s is not given back, its lease ends with its ttl: %s", held.claim.gpu, error)
 

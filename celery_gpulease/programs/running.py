@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shlex
+import shutil
 import signal
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -90,6 +93,8 @@ def run(ledger: Ledger, command: Sequence[str], pool: str, priority: int, timeou
     Raises:
         GPULeaseError: As `Waiter.wait`.
     """
+    if error := _cannot_start(command[0]):
+        return _not_started(command[0], error)
     task = as_shown(f"run: {shlex.join(command)}")
 
     def say_waiting(ticket: str) -> None:
@@ -116,10 +121,11 @@ def _run_on(ledger: Ledger, held: Held, command: Sequence[str], signals: Signals
     show_only(held.device, environ)
     try:
         group = Group(command, environ, held.ttl)  # before there is a thread: it forks
-    except BaseException as error:
-        give_back(ledger, held)
-        if isinstance(error, OSError):
-            return _not_started(command[0], error)
+    except OSError as error:
+        give_back(ledger, held, f"it could not be started: {error.strerror}")
+        return _not_started(command[0], error)
+    except BaseException:
+        give_back(ledger, held, "it could not be started")
         raise
 
     def stop() -> None:
@@ -134,7 +140,20 @@ def _run_on(ledger: Ledger, held: Held, command: Sequence[str], signals: Signals
             group.end()
             if group.was_silent:
                 say(f"we were stopped for longer than the lease of GPU {held.device.id}: its program was killed")
-    return code or (LOST if keeper.is_lost else 0)
+        code = code or (LOST if keeper.is_lost else 0)
+        keeper.how = f"exit code {code}"
+    return code
+
+
+def _cannot_start(program: str) -> OSError | None:
+    """What would keep a program from starting, as far as its name tells: nobody waits for a GPU to hear of that."""
+    if shutil.which(program):
+        return None
+    has_folder = bool(os.path.dirname(program))  # noqa: PTH120  "./x" has one, as a Path it has none
+    there = [Path(program)] if has_folder else [folder / program for folder in map(Path, os.get_exec_path()) if program]
+    if not any(map(Path.exists, there)):
+        return FileNotFoundError()
+    return PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _not_started(program: str, error: OSError) -> int:

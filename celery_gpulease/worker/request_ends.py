@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +33,8 @@ logger = get_logger(__name__)
 DEATHS: Final = (WorkerLostError, SystemExit, KeyboardInterrupt, MemoryError)
 #: Ends in which the process is killed, or dies.
 KILLS: Final = (Terminated, TimeLimitExceeded, WorkerLostError, SystemExit, KeyboardInterrupt)
+#: What billiard (`mark_as_worker_lost` in its pool.py) and Celery (celery/worker/request.py) say of a death.
+GONE: Final = re.compile(r"Worker exited prematurely: (.+?)\.?(?: Job: \d+\.)?")
 #: Of a callback whose message or destination is wrong: no repetition sends it.
 UNSENDABLE: Final = (SerializationError, SerializerNotInstalled, QueueNotFound)
 #: Celery 5.6 and newer would tell of a retry.
@@ -92,8 +95,8 @@ class EndingRequest(Request):
         elif isinstance(error, Reject) and isinstance(error.reason, Ignore):  # Task.retry, refused by HOLD
             self._end_unstored(error)
         elif self._has_died(error):
-            logger.error("%s: its process died under it: %s", self, error, extra=self.facts)
-            self._end_unstored(error, f"its process died: {error}")
+            logger.error("%s: its process died under it: %s", self, _how(error), extra=self.facts)
+            self._end_unstored(error, f"its process died: {_how(error)}")
         else:
             self._end_as_celery(error, exc_info, send_failed_event, return_ok)
 
@@ -192,6 +195,12 @@ class EndingRequest(Request):
 def _error_of(exc_info: ExceptionInfo) -> BaseException:
     error: BaseException = exc_info.exception
     return error.exc if isinstance(error, ExceptionWithTraceback) else error
+
+
+def _how(error: BaseException) -> str:
+    """How a process died, without the pool's number of its job."""
+    told = GONE.fullmatch(str(error))
+    return told[1] if told else str(error) or repr(error)
 
 
 def _as_death(error: BaseException) -> ExceptionInfo:

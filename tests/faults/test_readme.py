@@ -219,9 +219,12 @@ def test_what_a_death_costs_is_told_by_the_journal(me):
     lost, command = blocks_of("Choosing the ttl", "docs/ttl.md")
     me.save("proj.py", PROJECT)
     me.save("lost.py", lost.text)
+    nothing = me.start(f"set -o pipefail; {command.lines[0]}")
+    assert (nothing.wait(), nothing.log) == (1, "the journal tells of no task that has begun and ended\n")
     me.type("celery -A proj worker --gpu 0 -l info")
     me.type("python -c \"import proj; [proj.render.delay('x', 2).get() for _ in range(3)]\"")
     wait_until(lambda: len(done_tasks(me)) == 3, SOON, "three tasks")
+    me.type("celery -A proj gpulease run -- true")
     (told,) = me.follow(command)
     assert re.fullmatch(r"3 jobs of \d+\.\d s on average: a death costs \d+\.\d s of work\n", told.output)
 

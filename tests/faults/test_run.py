@@ -144,6 +144,56 @@ def test_its_exit_code_is_passed_on_as_shells_do_also_where_no_worker_lives(unse
     assert unserved.lease(0) is None
 
 
+def test_afterwards_why_and_the_journal_say_what_it_was_and_how_it_ended(unserved):
+    ends(run(unserved, "sh", "-c", "exit 7"), 7)
+    broken = unserved.folder / "broken"
+    broken.write_bytes(b"\x7fELF")
+    broken.chmod(0o755)
+    ends(run(unserved, str(broken)), 126)
+    told = [one for one in json.loads(unserved.gpulease("journal", "--json").output) if one["what"] == "released"]
+    assert [one["detail"] for one in told] == ["exit code 7", "it could not be started: Exec format error"]
+    first, _ = (one["task_id"] for one in told)
+    assert unserved.gpulease("why", first).output.startswith(
+        f"run: sh -c 'exit 7'[{first}] has ended: exit code 7; it ran on {GPU}\n"
+    )
+    lines = [
+        line for line in unserved.gpulease("journal").output.splitlines() if f"run: sh -c 'exit 7'[{first}]" in line
+    ]
+    assert lines[-1].endswith("it ended, and gave its GPU back: exit code 7")
+
+
+def test_a_block_that_raised_says_what_and_not_its_words(unserved):
+    with pytest.raises(ValueError, match="secret"), reserve(unserved.app):
+        int("secret")
+    (_, _, _, ended) = json.loads(unserved.gpulease("journal", "--json").output)
+    assert ended["detail"] == "it raised ValueError"
+    assert "] has ended: it raised ValueError; it ran on" in unserved.gpulease("why", ended["task_id"]).output
+
+
+@pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("/no/such", 127), ("/etc/passwd", 126)])
+def test_what_cannot_be_started_is_refused_before_it_waits(unserved, program, code):
+    unserved.take(0)
+    refused = run(unserved, program)
+    ends(refused, code)
+    assert (program in refused.log, "waiting" in refused.log) == (True, False)
+    assert not unserved.gpulease("journal", "--json").output.count("held")
+    unserved.give(0)
+
+
+def test_a_program_whose_runner_was_killed_is_told_of(unserved):
+    program = run(unserved, "sleep", "1000")
+    program.wait_for_log(f"GPU {GPU}")
+    ticket = json.loads(unserved.gpulease("journal", "--json").output)[0]["task_id"]
+    wait_until(lambda: unserved.client.hget(f"gpu:claim:{GPU}", "state") == "started", SOON, "the start")
+    kill(program.pid)
+    following = run(unserved, "true")
+    ends(following, 0)
+    told = unserved.gpulease("why", ticket).output
+    assert told.startswith(
+        f"run: sleep 1000[{ticket}] has ended: who ran it (`gpulease run`, `reserve`) died, or was cut"
+    )
+
+
 def test_signals_are_passed_on_and_the_program_answers(unserved):
     program = run(unserved, "sh", "-c", TRAP)
     says(program, "begun")

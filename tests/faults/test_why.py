@@ -40,7 +40,7 @@ def test_a_task_is_told_of_while_it_waits_and_runs_and_when_it_has_ended_and_so_
     world.succeeds(running)
     world.ends(waiting, "FAILURE")
     wait_until(lambda: "ended" in world.story(waiting), SOON, "the last word of the ledger")
-    assert says(world, "why", running).startswith(f"task {running} has ended: SUCCESS; it ran on {GPU}\n")
+    assert says(world, "why", running).startswith(f"proj.wait_for[{running}] has ended: SUCCESS; it ran on {GPU}\n")
     story = json.loads(says(world, "why", "--json", waiting))
     assert (story["state"], story["now"]) == ("FAILURE", [])
     assert [one["what"] for one in story["story"]] == [
@@ -50,11 +50,12 @@ def test_a_task_is_told_of_while_it_waits_and_runs_and_when_it_has_ended_and_so_
     ]
     trouble = says(world, "journal", "--trouble")
     assert trouble.count("its process died") == 3
-    assert "its worker died too often, or it may run only once (LeaseLost)" in trouble
+    assert "its process or its worker died too often, or it may run only once (LeaseLost)" in trouble
     assert running not in trouble
-    assert "the last time: its process died" in trouble
+    assert f"proj.die[{waiting}]" in trouble
+    assert "the last time: its process died: signal 9 (SIGKILL)\n" in trouble
     assert says(world, "journal", "--trouble", "--gpu", GPU).count(waiting) == 3
-    assert "has ended: FAILURE (LeaseLost: its worker died under it; it was given out 3 times)" in says(
+    assert "has ended: FAILURE (LeaseLost: its process died: signal 9 (SIGKILL); it was given out 3 times)" in says(
         world, "why", waiting
     )
     assert "no GPU 'x:1' is registered" in says(world, "journal", "--gpu", "x:1", code=1)

@@ -182,9 +182,10 @@ def test_a_gpu_that_is_gone_is_forgotten_and_what_goes_with_it_is_said(world, sa
     worker = world.join()
     worker.leave()
     world.drained()
-    assert says("forget", "node:0") == (
+    code, words = says("forget", "node:0")
+    assert (code, words.startswith("removed GPU node:0 and its drain; the journal keeps what happened there.")) == (
         0,
-        "GPU node:0 is removed. Its drain is forgotten too. A worker that joins under this name has a new GPU\n",
+        True,
     )
     code, words = says("forget", "node:0")
     assert (code, "no GPU 'node:0' is registered; `gpulease status` lists them" in words) == (1, True)
@@ -193,21 +194,29 @@ def test_a_gpu_that_is_gone_is_forgotten_and_what_goes_with_it_is_said(world, sa
 def test_a_gpu_that_may_be_in_use_is_not_forgotten_and_it_is_said_by_whom(app, world, running, says):
     code, words = says("forget", "node:0")
     assert code == 1
-    assert words.startswith("Error: GPU node:0 stays: worker gpu@node serves it: stop that one first (")
+    assert words.startswith(
+        "Error: GPU node:0 is not removed: worker gpu@node serves it. Stop that worker, then forget the GPU; "
+    )
     world.lapse_presence()
     code, words = says("forget", "node:0")
-    assert (code, words.startswith(f"Error: GPU node:0 stays: proj.render[{running}] has it and may")) == (1, True)
+    assert (code, words.startswith(f"Error: GPU node:0 is not removed: proj.render[{running}] has it, and may")) == (
+        1,
+        True,
+    )
     world.lapse()
     world.ledger.reap("node:0")
     world.stranger_takes()
     code, words = says("forget", "node:0")
-    assert (code, words.startswith("Error: GPU node:0 stays: stranger, a foreign holder, has its lease")) == (1, True)
+    assert (code, words.startswith("Error: GPU node:0 is not removed: a foreign holder, stranger, has its lease")) == (
+        1,
+        True,
+    )
     assert says("release", "node:0", "--force")[0] == 0
     waiting = app.tasks["proj.render"].apply_async(gpu="node:0")
     code, words = says("forget", "node:0")
-    assert (code, "node:0 stays: 1 task waits for it and for no other GPU" in words) == (1, True)
+    assert (code, "node:0 is not removed: 1 task waits for it and for no other GPU" in words) == (1, True)
     assert says("cancel", waiting.id)[0] == 0
-    assert says("forget", "node:0")[1].startswith("GPU node:0 is removed. A worker")
+    assert says("forget", "node:0")[1].startswith("removed GPU node:0; the journal")
 
 
 @pytest.mark.parametrize("command", [["why", ""], ["bump", "", "--priority", "1"], ["cancel", ""]])
@@ -266,6 +275,21 @@ def test_what_anybody_has_written_is_no_order_to_the_terminal(app, world):
         world.ledger.finish(ending.ticket)
 
 
+def test_the_journal_names_tasks_and_says_who_did_what(app, world):
+    world.join()
+    world.hold(task_id="one")
+    world.drained()
+    for _ in "two orders":
+        world.stranger_takes()
+        world.ledger.force("node:0")
+    lines = CliRunner().invoke(gpulease, ["journal"], obj=SimpleNamespace(app=app)).output.splitlines()
+    assert lines[0].split() == ["TIME", "WHAT", "GPU", "TASK", "MEANING"]
+    assert lines[1].endswith("  held     -       proj.render[one]  it joined the line of pool default")
+    assert lines[2].endswith("  drained  node:0  -                 an operator drained this GPU: it gets no new work")
+    taken = "an operator took the lease (`gpulease release --force`) from a foreign holder, stranger"
+    assert [line.endswith(taken) for line in lines[3:5]] == [True, True]
+
+
 def test_why_names_the_exception_by_which_a_task_has_ended(app, world):
     worker = world.join()
     world.hold(task_id="one")
@@ -273,4 +297,4 @@ def test_why_names_the_exception_by_which_a_task_has_ended(app, world):
     world.ledger.release(worker.run())
     app.backend.mark_as_failure("one", ValueError("no such scene\nin the file"))
     result = CliRunner().invoke(gpulease, ["why", "one"], obj=SimpleNamespace(app=app))
-    assert "task one has ended: FAILURE (ValueError: no such scene); it ran on node:0" in result.output
+    assert "proj.render[one] has ended: FAILURE (ValueError: no such scene); it ran on node:0" in result.output

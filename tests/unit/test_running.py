@@ -79,3 +79,19 @@ def test_what_ends_the_waiting_again_and_again_ends_it_as_once(monkeypatch):
 
     monkeypatch.setattr(running, "Waiter", lambda *_: SimpleNamespace(wait=stop, leave=stop))
     assert running.run(None, ["true"], "default", 0, None) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("program", "code"), [("no-such", 127), ("", 127), ("./no-such", 127), ("mine", 126), ("./mine", 126), ("./", 126)]
+)
+def test_what_cannot_be_started_is_told_as_by_a_shell_without_a_look_at_redis(
+    tmp_path, monkeypatch, capsys, program, code
+):
+    (tmp_path / "mine").write_text("no program")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin")
+    assert running.run(None, [program], "default", 0, None) == code
+    assert (
+        capsys.readouterr().err
+        == f"gpulease: {program}: {'command not found' if code == 127 else 'Permission denied'}\n"
+    )

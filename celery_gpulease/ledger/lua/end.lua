@@ -1,7 +1,7 @@
 -- Hands a ticket to whoever writes its end outside Redis; for 30 s nobody else gets it. After 10 tries it is given up.
 -- KEYS: prefix
 -- ARGV: ticket
--- Returns: {'end', ticket, task_id, task, why, deliveries, first_run_ms, message} | {'none'}
+-- Returns: {'end', ticket, task_id, task, why, deliveries, first_run_ms, how, message} | {'none'}
 --   | {'gave_up' | 'vanished', ticket}
 -- include: ticket
 local TRY_EVERY_MS, TRIES = 30000, 10
@@ -15,7 +15,8 @@ local function hand_out()
     end_ticket(ticket)
     return { 'vanished', ticket }
   end
-  local t = redis.call('HMGET', key('ticket', ticket), 'task_id', 'task', 'why', 'deliveries', 'first_run_ms')
+  local t = redis.call('HMGET', key('ticket', ticket), 'task_id', 'task', 'why', 'deliveries', 'first_run_ms',
+    'how')
   if redis.call('HINCRBY', key('ticket', ticket), 'attempts', 1) > TRIES then
     note('gave_up', ticket, '', t[3])
     redis.call('ZREM', ENDING, ticket)
@@ -23,7 +24,7 @@ local function hand_out()
     return { 'gave_up', ticket }
   end
   redis.call('ZADD', ENDING, NOW + TRY_EVERY_MS, ticket)
-  return { 'end', ticket, t[1], t[2], t[3], t[4] or 0, t[5] or 0, message }
+  return { 'end', ticket, t[1], t[2], t[3], t[4] or 0, t[5] or 0, t[6] or '', message }
 end
 
 if ticket == '' then

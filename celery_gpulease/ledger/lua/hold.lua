@@ -30,7 +30,7 @@ local function supersede_run()
   end
 end
 
-task_ids[ticket] = task_id
+tasks[ticket] = { task_id, task }
 redis.call('SET', key('message', ticket), message)
 redis.call('HSET', name, 'task_id', task_id, 'task', task, 'pool', pool, 'pin', pin, 'priority', priority,
   'eta_ms', eta_ms, 'expires_ms', expires_ms, 'held_ms', NOW)

@@ -1,14 +1,14 @@
 -- The holder gives the lease back and its ticket ends: what is done is done, wherever the ticket is by now.
 -- Where somebody waits, the GPU is handed over: its key never vanishes, and nobody has to be woken to claim it.
 -- KEYS: prefix
--- ARGV: gpu ticket token seed
+-- ARGV: gpu ticket token detail seed
 -- Returns: {'released' | 'ended' | 'lost' | 'unknown'}
 -- include: forgotten
-local gpu, ticket, token, seed = unpack(ARGV)
-local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'gpu', 'last_run', 'task_id')
+local gpu, ticket, token, detail, seed = unpack(ARGV)
+local t = redis.call('HMGET', key('ticket', ticket), 'state', 'token', 'gpu', 'last_run', 'task_id', 'task')
 local state, is_current = t[1], t[2] == token
 local answer = 'released'
-task_ids[ticket] = t[5]
+tasks[ticket] = { t[5], t[6] }
 -- it was reaped and has started nowhere since; or Redis has forgotten that it started, and knows of no other run
 local is_waiting = not is_current
   and (t[4] == token or (has_forgotten(gpu, token) and state ~= 'started' and state ~= 'tail'))
@@ -32,7 +32,7 @@ else
   drop_claim(gpu, token)
 end
 if answer == 'released' then
-  note('released', ticket, gpu, '')
+  note('released', ticket, gpu, detail)
   end_ticket(ticket)
 end
 if not has_lease then

@@ -5,7 +5,8 @@
 -- include: gpu
 local gpu, ticket, token, nonce, holder, acks_late, limit, stores_result = unpack(ARGV)
 local name = key('ticket', ticket)
-local t = redis.call('HMGET', name, 'state', 'token', 'nonce', 'runs', 'disowned', 'first_run_ms', 'task_id')
+local t = redis.call('HMGET', name, 'state', 'token', 'nonce', 'runs', 'disowned', 'first_run_ms', 'task_id',
+  'task')
 
 local why
 if not t[1] then
@@ -27,7 +28,7 @@ if t[1] ~= 'tail' and (not lease or lease == token) then
     'limit', limit, 'stores_result', stores_result, 'last_run', token, 'runs', runs, 'first_run_ms', t[6] or NOW)
   redis.call('HSET', key('claim', gpu), 'state', 'started', 'started_ms', NOW)
   if t[1] == 'claimed' then
-    task_ids[ticket] = t[7]
+    tasks[ticket] = { t[7], t[8] }
     note('started', ticket, gpu, '')
     if holder == ticket then -- a program: the GPU's worker remembers it, should Redis forget it (include/recall.lua)
       redis.pcall('PUBLISH', key('here', gpu), 'program ' .. string.match(token, '%d+$'))

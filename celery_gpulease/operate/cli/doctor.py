@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 import click
 
-from celery_gpulease.operate.cli.group import as_json, gpulease, print_json
+from celery_gpulease.operate.cli.group import as_json, gpulease, print_json, this_screen
 from celery_gpulease.operate.doctor import OF_REDIS, OF_SETTINGS, examine
-from celery_gpulease.operate.tables import counted, harmless
+from celery_gpulease.operate.tables import counted
 
 
 @gpulease.command
@@ -20,13 +20,13 @@ def doctor(context: click.Context, /, *, is_json: bool) -> None:
     Each finding comes with its cure; what is only good to know is a note, and makes no difference to the exit code.
     What can be tried out is: on keys of its own, which are gone afterwards. Nothing is changed.
     """
-    found = []
+    found, show = [], this_screen().show
     for check, one in examine(context.obj.app):
         found.append({"check": check, **asdict(one)})
         if not is_json:
-            click.echo(f"{'note' if one.is_note else 'FOUND'}  {check}: {harmless(one.what)}")
+            show(f"{'note' if one.is_note else 'FOUND'}  {check}: {one.what}")
             if one.cure:
-                click.echo(f"       cure: {harmless(one.cure)}")
+                show(f"       cure: {one.cure}")
     number = sum(not one["is_note"] for one in found)
     if is_json:
         print_json(found)

@@ -29,8 +29,8 @@ def status(ledger: Ledger, *, is_json: bool, watch: bool, every: float) -> None:
     """Show every GPU and its lease, every pool and how many wait for it.
 
     A GPU is free, leased (a task, or another program, has it), draining (no new work, by order), quarantined (it or its
-    worker is unwell: see the reason), or offline (no worker serves it). HELD is how long it has been leased, TTL when
-    the lease would end without a heartbeat.
+    worker is unwell: see the reason), or offline (no worker serves it). HELD is how long it has been leased (by a
+    foreign holder: since its worker saw that, within a heartbeat), TTL when the lease would end without a heartbeat.
     """
     if is_json:
         keep_looking(lambda: print_json(status_of(ledger)), every if watch else None)
@@ -71,17 +71,18 @@ def status_tables(ledger: Ledger) -> list[Table | str]:
     gpus = gpu_rows(ledger)
     pools = pool_rows(ledger, gpus)
     none = ("no GPU is registered: its worker does that, once: celery worker --gpu 0", "")
-    with_model = ("MODEL",) if any(gpu.model for gpu in gpus) else ()  # NVML tells it
+    by_nvml = ("UUID", "MODEL") if any(gpu.id != gpu.name or gpu.model for gpu in gpus) else ()
     return [
         *(() if gpus else none),
         Table(
-            ("GPU", *with_model, "POOLS", "STATE", "TASK", "HELD", "TTL", "WORKER", "REASON"),
+            ("GPU", *by_nvml, "POOLS", "STATE", "TASK", "HELD", "TTL", "WORKER", "REASON"),
             [
-                (name_of(gpu), *(model_of(gpu) for _ in with_model), ",".join(gpu.pools), gpu.state,
+                (gpu.name, *(_by_nvml(gpu) if by_nvml else ()), ",".join(gpu.pools), gpu.state,
                  task_of(gpu.task, gpu.task_id), seconds(gpu.held_seconds), seconds(gpu.ttl_seconds), gpu.worker,
                  gpu.reason)
                 for gpu in gpus
             ],
+            leave=("TASK", *by_nvml, "REASON", "WORKER", "TTL", "POOLS", "HELD"),
         ),
         "",
         Table(
@@ -91,15 +92,10 @@ def status_tables(ledger: Ledger) -> list[Table | str]:
     ]  # fmt: skip
 
 
-def name_of(gpu: GPURow) -> str:
-    """Both names of a GPU, where it has two."""
-    return gpu.id if gpu.name == gpu.id else f"{gpu.name} ({gpu.id})"
-
-
-def model_of(gpu: GPURow) -> str | None:
-    """What it is, and its memory."""
+def _by_nvml(gpu: GPURow) -> tuple[str | None, str | None]:
+    """What only NVML tells: its UUID, what it is, and its memory."""
     memory = f" {gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
-    return gpu.model and gpu.model + memory
+    return gpu.id if gpu.id != gpu.name else None, gpu.model and gpu.model + memory
 
 
 @command
@@ -108,7 +104,8 @@ def pending(ledger: Ledger, *, is_json: bool) -> None:
     """Show who waits, in order, and for what.
 
     POSITION counts within the line that a task stands in: its pool's, or that of the GPU which it is pinned to. What is
-    not due yet (countdown, eta, a rate limit) has none.
+    not due yet (countdown, eta, a rate limit) has none. AGE counts from when it was sent, also where it has run before;
+    with countdown or eta, from when it is due.
     """
     rows = list(pending_rows(ledger, gpu_rows(ledger)))
     if is_json:
@@ -121,4 +118,5 @@ def pending(ledger: Ledger, *, is_json: bool) -> None:
              row.reason)
             for row in rows
         ]  # fmt: skip
-        this_screen().show(Table(("POOL", "GPU", "POSITION", "PRIORITY", "AGE", "TASK", "REASON"), cells))
+        heads = ("POOL", "GPU", "POSITION", "PRIORITY", "AGE", "TASK", "REASON")
+        this_screen().show(Table(heads, cells, leave=("TASK", "REASON", "GPU", "PRIORITY")))

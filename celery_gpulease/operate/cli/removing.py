@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 #: Why it stays, and what to do; {one} is a `Removed`.
 REFUSALS: Final = {
-    "served": "worker {one.what} serves it: stop that one first (a worker that is dead counts as gone in {seconds} s)",
-    "busy": "{one.what} has it and may still run: let it end; if its worker is gone, its task goes elsewhere by "
-    "itself within its ttl. `gpulease release {one.gpu} --force` takes the lease away",
-    "leased": "{one.what}, a foreign holder, has its lease: let it give that back, or `gpulease release {one.gpu} "
-    "--force`",
-    "awaited": "{tasks} for it and for no other GPU, for ever without it: `gpulease pending` names them, "
-    "`gpulease cancel TASK_ID` takes each back",
+    "served": "worker {one.what} serves it. Stop that worker, then forget the GPU; where it is dead already, this "
+    "works in {seconds} s",
+    "busy": "{one.what} has it, and may still run. Let it end; or `gpulease release {one.gpu} --force` takes the lease "
+    "away. Where its worker is dead, its task goes to another GPU within the ttl",
+    "leased": "a foreign holder, {one.what}, has its lease. Let it give that back; or `gpulease release {one.gpu} "
+    "--force` takes it away",
+    "awaited": "{tasks} for it and for no other GPU. `gpulease pending` names them, `gpulease cancel TASK_ID` takes "
+    "one back",
 }
 
 
@@ -35,12 +36,14 @@ def forget(ledger: Ledger, gpu: str) -> None:
     known(None if one.word == "unknown" else one.gpu, gpu)
     if one.word != "removed":
         raise refusal(one)
-    lost = f" Its {one.what} is forgotten too." if one.what else ""
-    click.echo(f"GPU {one.gpu} is removed.{lost} A worker that joins under this name has a new GPU")
+    what = f" and its {one.what}" if one.what else ""
+    click.echo(
+        f"removed GPU {one.gpu}{what}; the journal keeps what happened there. A worker that serves it registers it anew"
+    )
 
 
 def refusal(one: Removed) -> click.ClickException:
     """Why a GPU stays, and who must go first."""
     seconds, tasks = math.ceil(one.number), f"{counted(round(one.number), 'task')} wait{'s' if one.number == 1 else ''}"
     why = REFUSALS[one.word].format(one=one, seconds=seconds, tasks=tasks)
-    return click.ClickException(f"GPU {one.gpu} stays: {why}")
+    return click.ClickException(f"GPU {one.gpu} is not removed: {why}")

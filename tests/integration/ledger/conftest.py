@@ -4,6 +4,7 @@ import pytest
 
 from celery_gpulease.ledger import Ledger
 from celery_gpulease.ledger.checks import inconsistencies
+from celery_gpulease.ledger.journal import entries_backward
 from celery_gpulease.settings import Settings
 from tests.integration.ledger.world import World
 
@@ -41,3 +42,4 @@ def assert_ledger_consistent(request):
     yield
     if ledger is not None:
         assert inconsistencies(ledger) == []
+        assert [one for one in entries_backward(ledger) if one.task_id and not one.task] == []

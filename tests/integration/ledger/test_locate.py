@@ -54,6 +54,7 @@ def test_a_story_has_every_entry_of_its_task_in_order_and_no_other(world):
     world.ledger.release(claim)
     assert [one.what for one in story_of(world.ledger, "one")] == ["held", "claimed", "started", "released"]
     assert [one.gpu for one in story_of(world.ledger, "one")] == ["", "node:0", "node:0", "node:0"]
+    assert {one.task for one in story_of(world.ledger, "one")} == {"proj.render"}
     assert story_of(world.ledger, "nobody") == []
 
 
@@ -68,7 +69,7 @@ def test_the_journal_is_read_backward_through_all_its_pages(world):
     number = 2345
     with world.client.pipeline(transaction=False) as pipe:
         for at in range(number):
-            entry = {"what": "held", "ticket": f"t{at}", "task_id": f"{at}", "gpu": "", "detail": ""}
+            entry = {"what": "held", "ticket": f"t{at}", "task_id": f"{at}", "task": "x", "gpu": "", "detail": ""}
             pipe.xadd(world.key("journal"), entry)
         pipe.execute()
     assert [one.task_id for one in entries_backward(world.ledger)] == [str(at) for at in reversed(range(number))]

@@ -3,6 +3,7 @@
 import pytest
 
 from celery_gpulease.ledger.bare import bare_keys
+from celery_gpulease.ledger.story import whereabouts
 from celery_gpulease.ledger.views import gpu_rows, pending_rows, pool_rows
 
 HOUR_MS = 3_600_000
@@ -52,6 +53,35 @@ def test_a_strangers_gpu(world):
     world.stranger_takes()
     found = row(world)
     assert (found.state, found.task_id, found.reason) == ("leased", None, "leased by a foreign holder: stranger")
+    assert found.held_seconds is None  # nobody has seen since when
+    world.drained()
+    assert (row(world).state, row(world).reason) == (
+        "draining",
+        "drained by order; leased by a foreign holder: stranger",
+    )
+
+
+def test_a_strangers_lease_is_shown_since_the_gpus_worker_has_seen_it(world):
+    def see_long_ago():
+        worker.claim()
+        long_ago = {"stranger_ms": world.now_ms() - 100_000}
+        assert not world.client.hset(world.key("device", "node:0"), mapping=long_ago)
+
+    worker = world.join()
+    worker.claim()
+    world.stranger_takes()
+    see_long_ago()
+    worker.claim()
+    assert 100 <= row(world).held_seconds < 110
+    world.client.set(world.ledger.keys.lease("node:0"), "another", px=60_000)
+    worker.claim()
+    assert 0 <= row(world).held_seconds < 5
+    see_long_ago()
+    world.delete_lease()
+    worker.claim()
+    world.client.set(world.ledger.keys.lease("node:0"), "another", px=60_000)
+    worker.claim()
+    assert 0 <= row(world).held_seconds < 5
 
 
 def test_a_lease_without_a_ttl_is_reported_and_respected(world):
@@ -154,3 +184,31 @@ def test_what_is_not_due_yet_says_too_that_nobody_serves_its_pool(world):
     reasons = {one.pool: one.reason for one in pending_rows(world.ledger, gpu_rows(world.ledger))}
     assert reasons["h100"].endswith("; no GPU serves pool 'h100'")
     assert "serves" not in reasons["default"]
+
+
+def age(world, task_id):
+    (row,) = (row for row in pending_rows(world.ledger, []) if row.task_id == task_id)
+    return row.age_seconds
+
+
+def make_old(world, ticket, seconds):
+    world.client.hset(world.key("ticket", ticket), "held_ms", world.now_ms() - 1000 * seconds)
+
+
+def test_the_age_of_what_has_an_eta_counts_from_that_before_and_after_it_is_in_line(world):
+    later = world.hold(task_id="later", eta_ms=world.now_ms() + 60_000)
+    make_old(world, later, 100)
+    assert (age(world, "later"), whereabouts(world.ledger, "later")[0].held_seconds) == (0, 0)
+    world.make_due(later, world.now_ms() - 20_000)
+    assert 20 <= age(world, "later") < 30
+    world.ledger.promote()
+    assert 20 <= age(world, "later") < 30
+    assert 20 <= whereabouts(world.ledger, "later")[0].held_seconds < 30
+
+
+def test_the_age_of_what_must_wait_once_more_counts_from_when_it_was_sent(world):
+    make_old(world, world.hold(task_id="limited"), 100)
+    worker = world.join()
+    worker.claim()
+    world.ledger.defer(worker.pop(), 60.0)
+    assert 100 <= age(world, "limited") < 110

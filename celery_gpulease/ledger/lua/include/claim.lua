@@ -75,10 +75,11 @@ local function first_in_line(gpu, only_programs)
   for _, lines in ipairs(lines_of(gpu, only_programs)) do
     local ticket, line = first_of(lines[1], lines[2])
     while ticket do
-      local t = redis.call('HMGET', key('ticket', ticket), 'expires_ms', 'pool', 'pin', 'deliveries', 'task_id')
+      local t = redis.call('HMGET', key('ticket', ticket), 'expires_ms', 'pool', 'pin', 'deliveries', 'task_id',
+        'task')
       local expires_ms = t[2] and tonumber(t[1])
       if expires_ms and not has_expired(expires_ms) then
-        task_ids[ticket] = t[5]
+        tasks[ticket] = { t[5], t[6] }
         if not is_program(t[3]) or is_waited_for(ticket) then
           return ticket, t
         end

@@ -1,16 +1,17 @@
 -- include: keys
 -- What happened to whom: a capped stream for people, totals for metrics.
-local task_ids = {}
+local tasks = {}
 
--- '' where the ticket is gone; else it never changes, and is read once in a call.
-local function task_id_of(ticket)
-  task_ids[ticket] = task_ids[ticket] or redis.call('HGET', key('ticket', ticket), 'task_id') or ''
-  return task_ids[ticket]
+-- A ticket's task: its id, and its name. '' where the ticket is gone; else they never change, and are read once in a call.
+local function task_of(ticket)
+  tasks[ticket] = tasks[ticket] or redis.call('HMGET', key('ticket', ticket), 'task_id', 'task')
+  return tasks[ticket][1] or '', tasks[ticket][2] or ''
 end
 
 local function add_entry(call, what, ticket, gpu, detail)
-  return call('XADD', JOURNAL, 'MAXLEN', '~', 10000, '*', 'what', what, 'ticket', ticket, 'task_id', task_id_of(ticket),
-    'gpu', gpu or '', 'detail', detail or '')
+  local task_id, task = task_of(ticket)
+  return call('XADD', JOURNAL, 'MAXLEN', '~', 10000, '*', 'what', what, 'ticket', ticket, 'task_id', task_id,
+    'task', task, 'gpu', gpu or '', 'detail', detail or '')
 end
 
 local function note(what, ticket, gpu, detail)

@@ -24,7 +24,7 @@ end
 
 -- The ticket has ended: it is forgotten but for its id, so that a repeated HOLD does nothing.
 local function end_ticket(ticket)
-  local task_id = task_id_of(ticket)
+  local task_id = task_of(ticket)
   redis.call('ZADD', ENDED, NOW, ticket)
   if task_id ~= '' then
     redis.call('HDEL', key('task', task_id), ticket)
@@ -79,7 +79,7 @@ local function mark_ending(ticket, why, beside_a_run, gpu, how)
     return
   end
   redis.call('ZADD', ENDING, beside_a_run and NOW + LONGEST_AFTER_RUN_MS or NOW, ticket)
-  redis.call('HSET', key('ticket', ticket), 'state', 'ending', 'why', why, 'attempts', 0)
+  redis.call('HSET', key('ticket', ticket), 'state', 'ending', 'why', why, 'how', how or '', 'attempts', 0)
   redis.call('HDEL', key('ticket', ticket), 'token', 'nonce')
   note('ending', ticket, gpu, detail)
 end
