@@ -177,7 +177,7 @@ def test_its_table_of_commands_has_all_of_them_with_their_options():
 def test_the_exit_codes_and_signals_of_run_are_those_that_it_names():
     page = read("docs/using.md").replace("\n", " ")
     assert f"({TIMED_OUT}: its turn did not come" in page
-    assert f"{running.NOT_RUNNABLE}, {running.NOT_FOUND}: it could not be started" in page
+    assert f"{running.NOT_RUNNABLE}, {running.NOT_FOUND}: it cannot be started" in page
     assert f"{running.SIGNALLED + signal.SIGINT}: Ctrl-C" in page
     assert f"(exit code {running.SIGNALLED + signal.SIGKILL})" in page
     (passed_on,) = re.findall(r"and ((?:[A-Z0-9]+, )+[A-Z0-9]+) to the program's process group", page)
