@@ -31,7 +31,7 @@ SECRET: Final = ("redis_url", "redis_options")
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of `contract.md`; seconds are floats. Made by :func:`read_settings`."""
+    """The settings, as README (Settings) explains them; seconds are floats. Made by :func:`read_settings`."""
 
     redis_url: str = field(default="", repr=False)
     redis_options: Mapping[str, Any] = field(default_factory=dict, repr=False)

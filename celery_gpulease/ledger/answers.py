@@ -29,7 +29,8 @@ class Closed:
 class Ending:
     """A ticket whose end must be written outside Redis, and why: cancelled, expired, lease_lost, unstarted, damaged.
 
-    `first_run_ms` is when it first ran, in the epoch's milliseconds; 0 for never. `how` its last run died, if it did.
+    `first_run_ms` is when it first ran, in the epoch's milliseconds; 0 for never. `how`: of what its last run died,
+    as the journal says it; empty where none did.
     """
 
     ticket: str

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from celery_gpulease.ledger.ledger import Ledger
 
 #: Seconds between our pings, and without any answer until the connection is given up: redis-py's own health check
-#: never notices a half-open connection (facts/redis.md, section 6).
+#: (`PubSub.check_health` in redis/client.py) never notices a half-open connection.
 PING_EVERY: Final = 2.0
 SILENCE_LIMIT: Final = 6.0
 

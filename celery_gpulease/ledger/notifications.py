@@ -21,7 +21,7 @@ def switch_on(ledger: Ledger) -> str | None:
     """Switches the server's events on without touching what others set; what stands in the way, or None.
 
     `CONFIG GET` is lossy (beside `A`, the flags `m`, `n`, `o` and `c` are not all shown), so nothing is written where
-    nothing is missing. See facts/redis.md, section 1.
+    nothing is missing.
 
     Raises:
         ConfigurationError: `gpulease_notifications` is 'require', and the server refuses.

@@ -1,8 +1,8 @@
 """The seam: every message of a GPU task is held whole at the one place where Celery sends.
 
-`AMQP._create_task_sender` is that place: delay, apply_async, send_task, canvas, links, retry, replace and beat all end
-there (facts/celery-lifecycle.md, 3a). Celery's own sender does its work (signals, events, policy), with a producer that
-holds where kombu's would publish.
+`AMQP._create_task_sender` (celery/app/amqp.py) is that place: delay, apply_async, send_task, canvas, links, retry,
+replace and beat all end there. Celery's own sender does its work (signals, events, policy), with a producer that holds
+where kombu's would publish.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who has a GPU: the table of design.md, section 5, with real processes. A run keeps it, takes it back, or is lost.
+"""Who has a GPU: the answers to RENEW (test_renew.py), with real processes. A run keeps it, takes it back, or is lost.
 
 Rows that other files provoke: its own lease renewed, deleted under it, robbed (test_worker.py), Redis away, emptied or
 gone back to an old snapshot (test_redis.py), force and early release (test_operate.py). That a GPU is claimed for

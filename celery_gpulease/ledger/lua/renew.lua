@@ -1,4 +1,4 @@
--- A run asks to keep its lease: the deadline becomes the server's now + ttl. The table is in design.md, section 5.
+-- A run asks to keep its lease: the deadline becomes the server's now + ttl. Row by row: test_renew.py.
 -- KEYS: prefix
 -- ARGV: gpu ticket token fence ttl_ms is_lost
 -- Returns: {'renewed' | 'regained' | 'robbed' | 'lost' | 'ended' | 'unstarted' | 'flushed'} | {'tail' | 'lost', why}

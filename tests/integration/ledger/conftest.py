@@ -37,7 +37,7 @@ def world(ledger):
 
 @pytest.fixture(autouse=True)
 def assert_ledger_consistent(request):
-    """After every test: all of design.md, section 4, that can be seen in Redis."""
+    """After every test: the ledger's invariants, and an entry of the journal that has a task's id names the task."""
     ledger = request.getfixturevalue("ledger") if "ledger" in request.fixturenames else None
     yield
     if ledger is not None:

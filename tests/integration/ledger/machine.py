@@ -560,7 +560,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self._tell_lost(run)
 
     def _table_of_renew(self, run):
-        """design.md, section 5."""
+        """What RENEW answers, by what was there before; test_renew.py has its rows."""
         claim = run.claim
         t, lease = self.before.tickets.get(claim.ticket), self.before.leases.get(claim.gpu)
         there = self.before.claims.get(claim.gpu, {})

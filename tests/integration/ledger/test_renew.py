@@ -1,4 +1,4 @@
-"""RENEW: the table of design.md, section 5, row by row. A run is never regained once it started elsewhere."""
+"""RENEW: its table of answers, row by row. A run is never regained once it started elsewhere."""
 
 import pytest
 

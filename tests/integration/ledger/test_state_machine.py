@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, design.md section 4 holds, and every accepted task reaches its end."""
+"""Whatever happens in whatever order, the ledger's invariants hold, and every accepted task reaches its end."""
 
 import pytest
 from hypothesis import HealthCheck, settings
