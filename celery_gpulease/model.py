@@ -18,6 +18,9 @@ AGAIN: Final = "again"
 HELD: Final = "HELD"
 #: In front of a GPU's id: the name of its queue.
 QUEUE_PREFIX: Final = "gpu."
+#: The holes of a held message, which the claim fills (lua/include/message.lua). No JSON text contains them.
+QUEUE_HOLE: Final = "\x01"
+CLAIM_HOLE: Final = "\x02"
 DEFAULT_POOL: Final = "default"
 RECONCILE_TASK: Final = "celery_gpulease.reconcile"
 #: Priorities as the brokers know them (RabbitMQ: at most 255).

@@ -82,10 +82,6 @@ class Tally:
                 (measure, {key: _copy(one) for key, one in found.items()}) for measure, found in self._values.items()
             ]
 
-    def of(self, measure: Measure) -> Values:
-        """The values of one measure."""
-        return dict(self.readings()).get(measure, {})
-
     def _place(
         self, measure: Measure, labels: tuple[str, ...]
     ) -> tuple[dict[tuple[str, ...], float | Distribution], tuple[str, ...]]:

@@ -23,7 +23,7 @@ from celery_gpulease.exceptions import LeaseLost
 from celery_gpulease.facts import facts
 from celery_gpulease.ledger.reasons import DETAILS
 from celery_gpulease.loops import Loop
-from celery_gpulease.model import HEADER
+from celery_gpulease.model import CLAIM_HOLE, HEADER, QUEUE_HOLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -87,24 +87,26 @@ def write_ends_of(app: Any, ledger: Ledger, tickets: Iterable[str]) -> Exception
 
 def _write_each(app: Any, ledger: Ledger, endings: Iterable[Ending]) -> Exception | None:
     """Writes them; the first that fails is told, of the others their number: a backend that is away fails all."""
-    errors: list[Exception] = []
+    first: Exception | None = None
+    others = 0
     for ending in endings:
         try:
             is_written = write_end(app, ending)
         except Exception as error:  # any backend, any error
-            if not errors:
-                logger.exception(
-                    "The end of %s[%s] could not be written; it is tried again", ending.task, ending.task_id
-                )
-            errors.append(error)
+            if first is None:
+                first = error
+                words = "The end of %s[%s] could not be written; it is tried again"
+                logger.exception(words, ending.task, ending.task_id)
+            else:
+                others += 1
             continue
         if is_written:
             ledger.finish(ending.ticket)
         else:
             ledger.put_off(ending.ticket)
-    if len(errors) > 1:
-        logger.error("The ends of %d more tasks could not be written; they are tried again", len(errors) - 1)
-    return errors[0] if errors else None
+    if others:
+        logger.error("The ends of %d more tasks could not be written; they are tried again", others)
+    return first
 
 
 def write_end(app: Any, ending: Ending) -> bool:
@@ -164,7 +166,7 @@ def _facts(ending: Ending, request: Context) -> dict[str, str]:
 
 def request_of(app: Any, ending: Ending) -> Context:
     """The request of a held message, as its task would have seen it; without arguments where we may not read them."""
-    envelope = json.loads(ending.message.replace("\x02", "null").replace("\x01", ""))
+    envelope = json.loads(ending.message.replace(CLAIM_HOLE, "null").replace(QUEUE_HOLE, ""))
     message = Message(
         body=base64.b64decode(envelope["body"]),
         content_type=envelope["content-type"],

@@ -1,4 +1,4 @@
-"""What always holds (design.md, section 4), looked at from outside: for tests after every step, and for `doctor`."""
+"""What always holds, looked at from outside: the invariants of the ledger, for tests after every step."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from celery_gpulease.ledger.bare import OUR_TOKEN
 from celery_gpulease.ledger.connection import in_our_words
 from celery_gpulease.ledger.picture import Picture, read_picture
 from celery_gpulease.ledger.turns import host_and_pool
+from celery_gpulease.ledger.views import PRIORITY_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +22,6 @@ TOLERANCE_MS: Final = 1000
 _GIVEN: Final = ("claimed", "started", "tail")  # the states in which a ticket has a GPU
 _WAITING: Final = ("pending", "scheduled")
 _STATES: Final = (*_WAITING, *_GIVEN, "ending")
-_ARRIVALS: Final = 2**45
 
 
 def inconsistencies(ledger: Ledger) -> list[str]:
@@ -213,5 +213,5 @@ def _registry(picture: Picture) -> Iterator[str]:
 def _numbers(picture: Picture) -> Iterator[str]:
     last = int(picture.one("arrival") or 0)
     for ticket, t in picture.all("ticket").items():
-        if int(t.get("score", 0)) % _ARRIVALS > last:
+        if int(t.get("score", 0)) % PRIORITY_STEP > last:
             yield f"ticket {ticket} arrived after the last arrival, {last}"

@@ -16,16 +16,13 @@ from celery_gpulease import lease
 from celery_gpulease.dispatch.revoking import stamp_names
 from celery_gpulease.exceptions import ConfigurationError
 from celery_gpulease.installed import installation
-from celery_gpulease.model import HEADER, PRIORITIES, Held, unique
+from celery_gpulease.model import CLAIM_HOLE, HEADER, PRIORITIES, QUEUE_HOLE, Held, unique
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from celery_gpulease.sending.destination import Destination
 
-#: The holes of a held message, which the claim fills (lua/include/message.lua). No JSON text contains them.
-QUEUE_HOLE: Final = "\x01"
-CLAIM_HOLE: Final = "\x02"
 #: What a transport puts among a message's properties, and a message says elsewhere, or the next transport anew.
 _OF_TRANSPORTS: Final = frozenset(
     {
