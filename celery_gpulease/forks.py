@@ -20,9 +20,8 @@ LONGEST: Final = 3.0
 
 _gate = threading.Condition()
 _inside: set[int] = set()  # threads
-_forks = (
-    0  # that wait, or are made: who comes later enters after them, else threads that take turns would keep them out
-)
+#: That wait, or are made: who comes later enters after them, else threads that take turns would keep them out.
+_forks = 0
 
 
 @contextmanager

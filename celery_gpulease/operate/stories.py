@@ -106,22 +106,27 @@ def sentences(
     here = [one for one in now if not (one.state == "ending" and end.is_stored)]
     if here:
         return [f"{one.task}[{task_id}] {_now(one, gpus)}{_deliveries(one)}" for one in here]
+    return [_past(task_id, story, end)]
+
+
+def _past(task_id: str, story: Sequence[Entry], end: End) -> str:
+    """How it ended, as far as the result backend and the journal know, and where it ran."""
     named = [task_of(one.task, task_id) for one in story if one.task]
     its = named[0] if named else f"task {task_id}"
     ran_on = [one.gpu for one in story if one.what == "started"]
     where = f"; it ran on {' and then on '.join(dict.fromkeys(ran_on))}" if ran_on else ""
-    if any(map(is_programs, story)):  # it has no state of Celery's
+    if any(map(is_of_a_program, story)):  # it has no state of Celery's
         how = [f": {meant}" for one in story if one.what in ("released", "ended") and (meant := _detail(one))]
-        return [f"{its} has ended{''.join(how[-1:])}{where}"]
+        return f"{its} has ended{''.join(how[-1:])}{where}"
     if end.state is None:
-        return [f"{its} has ended{where} ({end.trouble})"]
+        return f"{its} has ended{where} ({end.trouble})"
     if end.is_stored:
         error = f" ({end.error})" if end.error else ""
-        return [f"{its} has ended: {end.state}{error}{where}"]
-    return [f"{its} is not held (any more){where}; its state is {end.state}"]
+        return f"{its} has ended: {end.state}{error}{where}"
+    return f"{its} is not held (any more){where}; its state is {end.state}"
 
 
-def is_programs(one: Entry) -> bool:
+def is_of_a_program(one: Entry) -> bool:
     """Is this of a program (`gpulease run`, `reserve`), which has no task of Celery's?"""
     return one.ticket != "" and one.ticket == one.task_id
 
@@ -174,7 +179,7 @@ def _detail(one: Entry) -> str:
     why, _, how = one.detail.partition(": ")
     if one.what == "forced":
         return f"a foreign holder, {one.detail}" if one.detail else "it"
-    if why == "lease_lost" and is_programs(one):
+    if why == "lease_lost" and is_of_a_program(one):
         return DETAILS_OF_PROGRAMS.get(how, DETAILS.get(how, how))
     if why == "lease_lost" and how:
         return f"{DETAILS[why]}; the last time: {DETAILS.get(how, how)}"

@@ -99,18 +99,23 @@ def laid_out(parts: Iterable[Table | str], width: int | None = None) -> Iterator
 
 
 def _rows(table: Table, width: int | None) -> Iterator[tuple[str, ...]]:
-    rows = [tuple(table.heads), *table.cells()]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    heads, cells = tuple(table.heads), table.cells()
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
     beside = _beside(table, widths, width)
+    under = [at for at, head in enumerate(heads) if at not in beside and head in SPEAKING]
     if width is not None and beside and beside[-1] == len(widths) - 1:
         widths[-1] = min(widths[-1], width - _width([widths[at] for at in beside[:-1]]) - len(GAP))
-    for row in rows:
-        cells = [_folded(row[at], widths[at]) for at in beside]
-        for line in zip_longest(*cells, fillvalue=""):
-            yield tuple(cell.ljust(widths[at]) for at, cell in zip(beside, line, strict=True))
-        if row is not rows[0]:
-            under = [at for at, head in enumerate(table.heads) if at not in beside and head in SPEAKING]
-            yield from ((GAP + line,) for line in _under([row[at] for at in under if row[at] != NOTHING], width))
+    beside_widths = [widths[at] for at in beside]
+    yield from _columns([heads[at] for at in beside], beside_widths)
+    for row in cells:
+        yield from _columns([row[at] for at in beside], beside_widths)
+        yield from ((GAP + line,) for line in _under([row[at] for at in under if row[at] != NOTHING], width))
+
+
+def _columns(cells: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """The lines of one row: a cell that is wider than its column is folded."""
+    for line in zip_longest(*map(_folded, cells, widths), fillvalue=""):
+        yield tuple(map(str.ljust, line, widths))
 
 
 def _beside(table: Table, widths: Sequence[int], width: int | None) -> list[int]:

@@ -53,7 +53,7 @@ def test_who_comes_while_a_fork_waits_enters_after_it():
     forking, entering = threading.Thread(target=fork_once), threading.Thread(target=enter)
     with apart_from_forks():
         forking.start()
-        wait_until(lambda: forks._forks, 1, "the fork")
+        wait_until(lambda: forks._forks, 10, "the fork")
         entering.start()
         entering.join(0.3)
         assert told == []
