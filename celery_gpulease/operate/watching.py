@@ -132,7 +132,7 @@ def _readings_of_gpus(look: Look) -> list[tuple[Measure, Values]]:
         infos[gpu.id, site.uuid, site.host, site.index, ",".join(gpu.pools)] = 1.0
         for state in measures.STATES:
             states[gpu.id, site.uuid, state] = float(state == gpu.state)
-        if gpu.held_seconds is not None and gpu.task_id is not None:
+        if gpu.held_seconds is not None and gpu.fence is not None:  # else a foreign holder has it
             held[gpu.id,] = gpu.held_seconds
         if gpu.ttl_seconds is not None or gpu.state == "leased":
             ttls[gpu.id,] = -1.0 if gpu.ttl_seconds is None else gpu.ttl_seconds

@@ -82,6 +82,17 @@ def test_a_stranger_that_never_ends_is_told_by_its_ttl(world, watch):
     assert seen(watch, measures.LEASE_TTL) == {("node:0",): -1.0}
 
 
+def test_a_strangers_time_is_not_told_as_that_of_a_task_which_gave_its_gpu_back(world, watch):
+    worker = serving(world)
+    world.hold()
+    claim = worker.run()
+    assert set(seen(watch, measures.GPU_HELD)) == {("node:0",)}
+    world.ledger.give_back(claim)
+    world.stranger_takes()
+    worker.claim()
+    assert seen(watch, measures.GPU_HELD) == {}
+
+
 def test_waiting_holding_and_the_gap_between_two_jobs_are_measured_by_pool(world, watch):
     worker = serving(world, "node:0", ("a100", "default"))
     world.hold()  # claimed by its sender's call
