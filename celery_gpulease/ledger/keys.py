@@ -11,11 +11,12 @@ claim:<gpu>          hash     whose lease it is: ticket, token, fence, state (cl
 fence:<gpu>          integer  grows with every claim of this GPU: max(last + 1, now)
 deadlines            zset     gpu by its lease's deadline, or its tail's: by then its heartbeat must have come
 ticket:<id>          hash     one holding of one task: task_id, task, pool, pin, priority, score, eta_ms, expires_ms,
-                              held_ms, state, deliveries and returns (absent: none), gpu, token, why, attempts,
-                              superseded, stamps; from START: nonce, acks_late, limit, stores_result, runs (how many),
-                              disowned (how many of them, since the last asked for another: no end of these counts),
-                              first_run_ms (when the first after them began), last_run (the token that started last;
-                              only that run may come back after it was reaped), holder (the instance that started it).
+                              held_ms, state, deliveries and returns (absent: none), gpu, token, why, how (its last run
+                              died), attempts, superseded, stamps; from START: nonce, acks_late, limit, stores_result,
+                              runs (how many), disowned (how many of them, since the last asked for another: no end of
+                              these counts), first_run_ms (when the first after them began), last_run (the token that
+                              started last; only that run may come back after it was reaped), holder (the instance that
+                              started it).
                               A program's (`gpulease run`) has no message: its pin is <host>/<pool>, its task_id its own
                               id, and waits_until says how long somebody certainly waits for its turn
 message:<id>         string   the ticket's message, ready to send but for two holes. Apart from the ticket, whose hash
