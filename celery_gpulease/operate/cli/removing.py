@@ -31,7 +31,7 @@ REFUSALS: Final = {
 @command
 @click.argument("gpu", shell_complete=complete_gpu)
 def forget(ledger: Ledger, gpu: str) -> None:
-    """Take GPU, which is gone for good, out of the registry; `status` and the metrics show it no more."""
+    """Take GPU, which is gone for good, out of the registry; `status` and the metrics no longer show it."""
     one = ledger.forget(gpu)
     known(None if one.word == "unknown" else one.gpu, gpu)
     if one.word != "removed":

@@ -132,14 +132,14 @@ def release(ledger: Ledger, gpu: str, *, force: bool) -> None:
 @command
 @click.argument("gpu", shell_complete=complete_gpu)
 def drain(ledger: Ledger, gpu: str) -> None:
-    """No new work for GPU; what runs there ends by itself."""
+    """Give GPU no new work; what runs there ends by itself."""
     click.echo(f"{known(ledger.drain(gpu, drained=True), gpu)} is draining")
 
 
 @command
 @click.argument("gpu", shell_complete=complete_gpu)
 def undrain(ledger: Ledger, gpu: str) -> None:
-    """Work for GPU again."""
+    """Let GPU take work again."""
     click.echo(f"{known(ledger.drain(gpu, drained=False), gpu)} takes work")
 
 
