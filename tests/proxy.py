@@ -9,10 +9,17 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import wait
 from types import TracebackType
+from typing import Any, TypeVar
 
 from celery_gpulease.embedded import HOST, free_port
+
+T = TypeVar("T")
+
+#: Seconds; a deadline, no promise.
+LONGEST = 60.0
 
 
 class Proxy:
@@ -61,7 +68,7 @@ class Proxy:
 
     def __enter__(self) -> "Proxy":
         self._thread.start()
-        self._run(asyncio.start_server(self._serve, HOST, self.port))
+        self._server = self._run(asyncio.start_server(self._serve, HOST, self.port))
         self._do(self._heal)
         return self
 
@@ -79,10 +86,15 @@ class Proxy:
 
         self._run(act())
 
-    def _run(self, work) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        if not wait([running], LONGEST).done:
+            told = "\n".join(map(repr, asyncio.all_tasks(self._loop)))
+            raise AssertionError(f"The proxy does not answer for {LONGEST:g} s; it is at\n{told}")
+        return running.result()
 
     async def _end(self) -> None:
+        self._server.close()
         self._cut()
         serving = asyncio.all_tasks() - {asyncio.current_task()}
         for task in serving:

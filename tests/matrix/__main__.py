@@ -24,13 +24,6 @@ from tests.matrix.rows import PACKAGES, ROWS, Row
 
 BUILD = environment.ROOT / "build/matrix"
 COLUMNS = ("row", "python", *PACKAGES, "server", "result", "seconds")
-#: What touches celery, kombu, redis-py or the server: every operation of the ledger, and real workers at work.
-TESTS = (
-    "tests/integration/ledger",
-    "tests/integration/sending",
-    "tests/semantics/test_canvas.py::test_ids_headers_and_stamps_are_unchanged_by_holding",
-    "tests/faults/test_worker.py",
-)
 #: What looks for mistakes in the scripts themselves, and takes its time.
 LEFT_OUT = ("tests/integration/ledger/test_state_machine.py", "tests/integration/ledger/test_mutations.py")
 #: Seconds until a row's tests are given up.
@@ -78,26 +71,13 @@ def run(row: Row) -> Outcome:
 def _test(row: Row, binary: Path, server: str, outcome: Outcome) -> None:
     """Tells the outcome how the tests went, in pytest's words. What other versions warn of is no failure here."""
     log = BUILD / f"{row.name}.log"
-    command = [
-        str(binary),
-        "-m",
-        "pytest",
-        *TESTS,
-        "-q",
-        "-m",
-        "not long",
-        "-W",
-        "default",
-        "-n",
-        "2",
-        "--durations=0",
-        "-vv",
-    ]
+    which = (*row.tests, *(f"--ignore={left_out}" for left_out in LEFT_OUT), "-m", "not long")
+    how = ("-n", "3", "--dist", "loadgroup", "-p", "no:cacheprovider", "-W", "default", "-vv", "--durations=0")
     path = os.pathsep.join([str(Path(server).parent), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "GPULEASE_TEST_SERVERS": servers.SERVERS[row.server].kind}
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*command, "--dist", "loadgroup", "-p", "no:cacheprovider"],
+            [str(binary), "-m", "pytest", *which, *how],
             cwd=environment.ROOT, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
