@@ -120,11 +120,11 @@ def write_end(app: Any, ending: Ending) -> bool:
     """
     task, request = registered(app, ending.task), request_of(app, ending)
     backend = backend_of(app, task)
+    if is_body_claimed(backend, request):  # whoever wrote this end before us may have died there
+        return False
     stored = stored_end(backend, ending.task_id, ending.first_run_ms) if ending.first_run_ms else None
     # Celery's workers store REVOKED when they hear of a revoke, and nothing of what goes with it
     if stored and not (ending.why in REASONS and stored["status"] == states.REVOKED):
-        if is_body_claimed(backend, request):
-            return False
         repeat_end(backend, stored, request)
         return True
     end = _revoke if ending.why in REASONS else _fail
