@@ -21,6 +21,7 @@ from celery_gpulease import events
 from celery_gpulease.ends import backend_of, is_body_claimed, is_result_ignored, registered, repeat_end, stored_end
 from celery_gpulease.exceptions import LeaseLost
 from celery_gpulease.facts import facts
+from celery_gpulease.forks import let_forks_pass
 from celery_gpulease.ledger.reasons import DETAILS
 from celery_gpulease.loops import Loop
 from celery_gpulease.model import HEADER
@@ -89,6 +90,7 @@ def _write_each(app: Any, ledger: Ledger, endings: Iterable[Ending]) -> Exceptio
     """Writes them; the first that fails is told, of the others their number: a backend that is away fails all."""
     errors: list[Exception] = []
     for ending in endings:
+        let_forks_pass()
         try:
             is_written = write_end(app, ending)
         except Exception as error:  # any backend, any error
