@@ -21,6 +21,7 @@ from celery_gpulease import events
 from celery_gpulease.ends import backend_of, is_body_claimed, is_result_ignored, registered, repeat_end, stored_end
 from celery_gpulease.exceptions import LeaseLost
 from celery_gpulease.facts import facts
+from celery_gpulease.forks import let_forks_pass
 from celery_gpulease.ledger.reasons import DETAILS
 from celery_gpulease.loops import Loop
 from celery_gpulease.model import CLAIM_HOLE, HEADER, QUEUE_HOLE
@@ -90,6 +91,7 @@ def _write_each(app: Any, ledger: Ledger, endings: Iterable[Ending]) -> Exceptio
     first: Exception | None = None
     others = 0
     for ending in endings:
+        let_forks_pass()
         try:
             is_written = write_end(app, ending)
         except Exception as error:  # any backend, any error
@@ -122,11 +124,11 @@ def write_end(app: Any, ending: Ending) -> bool:
     """
     task, request = registered(app, ending.task), request_of(app, ending)
     backend = backend_of(app, task)
+    if is_body_claimed(backend, request):  # whoever wrote this end before us may have died there
+        return False
     stored = stored_end(backend, ending.task_id, ending.first_run_ms) if ending.first_run_ms else None
     # Celery's workers store REVOKED when they hear of a revoke, and nothing of what goes with it
     if stored and not (ending.why in REASONS and stored["status"] == states.REVOKED):
-        if is_body_claimed(backend, request):
-            return False
         repeat_end(backend, stored, request)
         return True
     end = _revoke if ending.why in REASONS else _fail

@@ -150,16 +150,27 @@ def _cannot_start(program: str) -> OSError | None:
     if shutil.which(program):
         return None
     has_folder = bool(os.path.dirname(program))  # noqa: PTH120  "./x" has one, as a Path it has none
-    there = [Path(program)] if has_folder else [folder / program for folder in map(Path, os.get_exec_path()) if program]
-    if not any(map(Path.exists, there)):
-        return FileNotFoundError()
-    return PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    there = [Path(program)] if has_folder else [Path(folder, program) for folder in os.get_exec_path() if program]
+    missing = [error for error in map(_missing, there) if error]
+    if len(missing) < len(there):
+        return PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return missing[0] if has_folder else FileNotFoundError()
+
+
+def _missing(path: Path) -> OSError | None:
+    """Why there is no such file, or none that we may see."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error
+    return None
 
 
 def _not_started(program: str, error: OSError) -> int:
-    is_there = not isinstance(error, FileNotFoundError)
-    say(f"{program}: {error.strerror if is_there else 'command not found'}")
-    return NOT_RUNNABLE if is_there else NOT_FOUND
+    is_missing, is_there = isinstance(error, FileNotFoundError), bool(shutil.which(program))
+    words = ("its interpreter was not found" if is_there else "command not found") if is_missing else error.strerror
+    say(f"{as_shown(program)}: {words}")
+    return NOT_FOUND if is_missing and not is_there else NOT_RUNNABLE
 
 
 def as_shown(command: str) -> str:

@@ -11,6 +11,7 @@ from celery.worker.control import Panel, control_command
 
 from celery_gpulease.dispatch.revoking import REVOKES, TOLD, take_back
 from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.forks import let_forks_pass
 from celery_gpulease.loops import Loop
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Revoker(Loop):
     def turn(self) -> None:
         """Obeys all, in their order."""
         while self._orders:
+            let_forks_pass()
             command, arguments = self._orders[0]
             try:
                 take_back(self._app, command, arguments, here=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery.utils.log import get_logger
 
+from celery_gpulease.forks import let_forks_pass
 from celery_gpulease.loops import Loop
 from celery_gpulease.recurring import Recurring
 from celery_gpulease.sending.envelope import as_it_came
@@ -54,6 +55,7 @@ class Line(Loop):
         """Holds what waits, as long as that succeeds."""
         try:
             while self._waiting and not self.is_over:
+                let_forks_pass()
                 self._hold_first()
         except Exception as error:  # noqa: BLE001  # of Redis, or of a result backend
             self._say_once(error)

@@ -256,3 +256,21 @@ def test_a_chords_body_that_is_claimed_for_long_keeps_no_other_end_from_being_wr
     world.ledger.wake("due")
     world.wait(body.ready, LONG, part.id)
     assert (len(world.runs(part.id)), body.get(propagate=False)) == (1, [3])
+
+
+@pytest.mark.skipif(not hasattr(RedisBackend, "_chord_publish_claim_expires"), reason="Celery 5.7 claims bodies")
+def test_a_chord_fails_though_who_wrote_that_its_last_part_is_revoked_died_before_the_body_was_told(world):
+    header = [world.app.signature("proj.add", (1, 2), options={"gpu": "nowhere:0"})]
+    body = chord(header)(world.app.signature("proj.collect", options={"pool": "default"}))
+    (part,) = body.parent.results
+    (ticket,) = world.client.hkeys(f"gpu:task:{part.id}")
+    claim = world.app.backend.get_key_for_group(body.parent.id, ".c")
+    world.client.set(claim, "of a dead writer", ex=600)
+    world.worker(0)
+    world.gpulease("cancel", part.id)
+    wait_until(lambda: world.client.hget(f"gpu:ticket:{ticket}", "attempts") == "1", LONG, "a try to write its end")
+    world.client.delete(claim)  # its time is over
+    world.client.zadd("gpu:ending", {ticket: 0})
+    world.ledger.wake("due")
+    world.wait(body.ready, LONG, part.id)
+    assert (part.state, body.state) == ("REVOKED", "FAILURE")

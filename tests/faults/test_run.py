@@ -170,14 +170,36 @@ def test_a_block_that_raised_says_what_and_not_its_words(unserved):
     assert "] has ended: it raised ValueError; it ran on" in unserved.gpulease("why", ended["task_id"]).output
 
 
-@pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("/no/such", 127), ("/etc/passwd", 126)])
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [("no-such-program", 127), ("/no/such", 127), ("/etc/passwd", 126), ("/etc/passwd/x", 126), ("x" * 300, 127)],
+)
 def test_what_cannot_be_started_is_refused_before_it_waits(unserved, program, code):
     unserved.take(0)
     refused = run(unserved, program)
     ends(refused, code)
-    assert (program in refused.log, "waiting" in refused.log) == (True, False)
+    assert (program[:100] in refused.log, "waiting" in refused.log) == (True, False)
     assert not unserved.gpulease("journal", "--json").output.count("held")
     unserved.give(0)
+
+
+def test_a_folder_of_the_path_that_cannot_be_searched_keeps_nobody_from_hearing_that_there_is_no_program(
+    unserved, monkeypatch
+):
+    folder = unserved.folder / ("x" * 300)  # too long a name: not even root can look there
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    refused = run(unserved, "no-such-program")
+    ends(refused, 127)
+    assert "no-such-program: command not found" in refused.log
+
+
+def test_a_script_whose_interpreter_is_not_there_is_not_said_to_be_missing_itself(unserved):
+    script = unserved.folder / "script"
+    script.write_text("#!/no/such/interpreter")
+    script.chmod(0o755)
+    refused = run(unserved, str(script))
+    ends(refused, 126)
+    assert f"{script}: its interpreter was not found" in refused.log
 
 
 def test_a_program_whose_runner_was_killed_is_told_of(unserved):

@@ -2,16 +2,19 @@
 
 import gc
 import logging
+import os
+import threading
 
 import pytest
 from celery import Celery
 
-from celery_gpulease import GPULease, GPUTask
-from celery_gpulease.dispatch.ending import write_ends
+from celery_gpulease import GPULease, GPUTask, forks
+from celery_gpulease.dispatch.ending import EndWriter, write_ends
 from celery_gpulease.dispatch.revoking import see_to
 from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.reconcile import beat
 from celery_gpulease.worker.commands import Revoker
+from tests.waiting import wait_until
 
 # Celery's result backends leave their sockets to the garbage collector, and call what redis-py calls old.
 pytestmark = [
@@ -158,6 +161,39 @@ def test_where_the_backend_is_away_one_end_tells_why_and_the_others_are_counted(
         write_ends(app, ledger)
     assert [one.exc_info is not None for one in caplog.records] == [True, False]
     assert "The ends of 4 more tasks" in caplog.messages[-1]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # Python 3.12 says so of any
+def test_a_fork_need_not_wait_until_all_ends_are_written(app, monkeypatch):
+    for one in [app.tasks["proj.render"].delay() for _ in range(2)]:
+        app.gpulease.ledger.cancel(one.id)
+    waiting_forks, is_inside, go = [], threading.Event(), threading.Event()
+    backend = type(app.backend)  # each thread has one of its own
+    mark_as_revoked = backend.mark_as_revoked
+
+    def slowly(*args, **options):
+        waiting_forks.append(forks._forks)
+        is_inside.set()
+        go.wait()
+        mark_as_revoked(*args, **options)
+
+    def fork_once():
+        if (pid := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+    monkeypatch.setattr(backend, "mark_as_revoked", slowly)
+    writer, forking = EndWriter(app, app.gpulease.ledger), threading.Thread(target=fork_once)
+    writer.start()
+    is_inside.wait()
+    forking.start()
+    wait_until(lambda: forks._forks, 1, "the fork")
+    go.set()
+    forking.join()
+    wait_until(lambda: len(waiting_forks) == 2, 10, "the second end")
+    writer.stop()
+    writer.join()
+    assert waiting_forks == [0, 0]
 
 
 @pytest.mark.parametrize("when", ["when it is told", "before it is told"])

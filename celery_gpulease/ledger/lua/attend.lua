@@ -45,4 +45,7 @@ if t[1] == 'claimed' or t[1] == 'started' then
   return { 'claimed', t[2], redis.call('HGET', key('device', t[2]), 'index'), t[3], claim[1], claim[2],
     ttl_ms_of(t[2]) }
 end
+if expired_left == 0 or vanished_left == 0 then -- where no worker lives, nobody else would go on
+  redis.pcall('PUBLISH', key('here', ticket), 'turn')
+end
 return { 'waiting', t[4] or score }

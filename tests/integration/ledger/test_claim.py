@@ -88,6 +88,15 @@ def test_what_has_expired_in_line_goes_to_its_end_and_the_next_is_taken(world):
     assert world.ticket(expired)["why"] == "expired"
 
 
+def test_what_has_expired_leaves_the_line_where_it_is_found_also_where_that_is_none_of_its_own(world):
+    expired, next_one = world.hold(pool="nobody", expires_ms=world.now_ms() + 3_600_000), world.hold()
+    world.make_expired(expired)
+    world.client.zadd(world.key("pending", "default"), {expired: 0})
+    assert world.join().claim() == next_one
+    assert world.client.zscore(world.key("pending", "default"), expired) is None
+    assert world.ticket(expired)["why"] == "expired"
+
+
 CLOSED = {
     "drained": (lambda world, worker: world.ledger.drain(worker.gpu, drained=True), "drain"),
     "closing": (lambda _, worker: worker.close(), "closing"),

@@ -176,6 +176,22 @@ def test_in_turn_also_where_another_asks_first(world, waiter):
     assert first.run().ticket == "first"
 
 
+def test_behind_many_that_wait_no_more_it_asks_again_at_once(world, waiter):
+    worker = world.join()
+    world.stranger_takes()
+    gone, program = [waiter(f"gone-{number}") for number in range(20)], waiter()
+    for one in (*gone, program):
+        assert one.ask().word == "waiting"
+    for one in (worker, *gone):
+        one.die()
+    world.delete_lease()
+    world.heard()
+    assert program.ask().word == "waiting"
+    assert ("gpu:here:program", "turn") in world.heard()
+    assert program.run().ticket == "program"
+    assert world.journal().count("left") == len(gone)
+
+
 @pytest.mark.parametrize("undo", ["drain", "quarantine", "want"])
 def test_not_where_it_is_closed_by_order_or_unwell_or_wanted(world, waiter, undo):
     worker = world.join()

@@ -57,8 +57,7 @@ local function forget_program(ticket)
 end
 
 -- The ticket itself is gone: which pool it was of is not known, most likely one of this GPU's.
-local function drop_vanished(ticket, line, gpu)
-  redis.call('ZREM', line, ticket)
+local function drop_vanished(ticket, gpu)
   take_out(ticket)
   for pool in pools_of(gpu) do
     redis.call('ZREM', key('pinned_in', pool), ticket)
@@ -88,8 +87,9 @@ local function first_in_line(gpu, only_programs)
         break
       end
       expired_left = expired_left - 1
+      redis.call('ZREM', line, ticket) -- also where it should never have stood: else it would be first for ever
       if not expires_ms then
-        drop_vanished(ticket, line, gpu)
+        drop_vanished(ticket, gpu)
       elseif has_expired(expires_ms) then
         take_out(ticket)
         mark_ending(ticket, 'expired')
