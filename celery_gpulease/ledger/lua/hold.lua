@@ -5,13 +5,13 @@
 -- include: ticket fence
 local ticket, task_id, task, pool, pin, priority, eta_ms, expires_ms, message, stamps = unpack(ARGV)
 local run_ticket, run_token, seed = unpack(ARGV, 11)
-local name = key('ticket', ticket)
+local name, due_ms, is_after_run = key('ticket', ticket), tonumber(eta_ms), false
 
 if redis.call('EXISTS', name) == 1 or redis.call('ZSCORE', ENDED, ticket) then
   return { 'known' }
 end
 if run_ticket ~= '' then -- sent from inside a run, in its own place: a retry, or a replacement
-  local run = redis.call('HMGET', key('ticket', run_ticket), 'state', 'token', 'last_run')
+  local run = redis.call('HMGET', key('ticket', run_ticket), 'state', 'token', 'last_run', 'task_id')
   local is_running, run_gpu = run[1] == 'started' or run[1] == 'tail', string.match(run_token, '^%x+%-(.+)%-%d+$')
   local is_forgotten = not is_running and run_gpu and has_forgotten(run_gpu, run_token)
     and not redis.call('ZSCORE', ENDED, run_ticket)
@@ -21,6 +21,7 @@ if run_ticket ~= '' then -- sent from inside a run, in its own place: a retry, o
     end
     return { 'lost' }
   end
+  is_after_run = is_running and run[4] == task_id
 end
 
 -- Once this message has its place: else a script that stops half-way would leave the task without any.
@@ -36,6 +37,10 @@ redis.call('HSET', name, 'task_id', task_id, 'task', task, 'pool', pool, 'pin', 
   'eta_ms', eta_ms, 'expires_ms', expires_ms, 'held_ms', NOW)
 redis.call('HSET', key('task', task_id), ticket, '')
 
+if is_after_run then
+  redis.call('HSET', name, 'after', run_ticket)
+  due_ms = due_ms > NOW and due_ms or NOW + LONGEST_AFTER_RUN_MS
+end
 if stamps ~= '' then
   redis.call('HSET', name, 'stamps', stamps)
 end
@@ -44,8 +49,8 @@ if is_revoked(task_id, stamps) then
   supersede_run()
   return { 'revoked' }
 end
-if tonumber(eta_ms) > NOW then
-  put_in_schedule(ticket, eta_ms)
+if due_ms > NOW then
+  put_in_schedule(ticket, due_ms)
   supersede_run()
   note('scheduled', ticket, '', pool)
   return { 'scheduled' }

@@ -10,13 +10,16 @@ local expired = redis.call('ZRANGEBYSCORE', EXPIRING, '-inf', NOW, 'LIMIT', 0, M
 for _, ticket in ipairs(expired) do
   take_out(ticket)
   if not has_vanished(ticket) then
-    mark_ending(ticket, 'expired')
+    mark_ending(ticket, 'expired', is_after_a_run(ticket))
   end
 end
 local due = redis.call('ZRANGEBYSCORE', SCHEDULED, '-inf', NOW, 'LIMIT', 0, MOST_DUE)
 for _, ticket in ipairs(due) do
   take_out(ticket)
-  if not has_vanished(ticket) then -- what was deferred has a place already
+  if is_after_a_run(ticket) then
+    put_in_schedule(ticket, NOW + LONGEST_AFTER_RUN_MS)
+  elseif not has_vanished(ticket) then -- what was deferred has a place already
+    redis.call('HDEL', key('ticket', ticket), 'after')
     put_in_line(ticket, tonumber(redis.call('HGET', key('ticket', ticket), 'score') or nil))
     note('promoted', ticket, '', '')
   end

@@ -105,4 +105,7 @@ def test_a_retry_that_waits_is_bumped_beside_the_run_that_sent_it(world):
     run = worker.run()
     world.hold()
     world.hold(task_id="one", priority=1, run=run)
-    assert world.ledger.bump("one", 0) == Bumped("bumped", [("default", 2)])
+    assert world.ledger.bump("one", 0) == Bumped("bumped", [("default", None)])
+    world.ledger.release(run)
+    world.ledger.promote()
+    assert world.ledger.bump("one", 0) == Bumped("bumped", [("default", 1)])

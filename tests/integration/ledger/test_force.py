@@ -82,7 +82,9 @@ def test_its_retry_is_held_and_then_it_is_superseded(world, run):
     world.ledger.force("node:0")
     world.drained()
     retry = world.hold(task_id="one", run=run)
+    assert world.states(run.ticket, retry) == ["tail", "scheduled"]
     assert world.ledger.requeue(run, "lost", counted=True) == "ended"
+    world.ledger.promote()
     assert world.states(run.ticket, retry) == ["ended", "pending"]
 
 

@@ -146,9 +146,50 @@ def test_a_retry_supersedes_the_run_that_sends_it(world):
     worker.claim()
     run = worker.run()
     retry = world.held(task_id=world.ticket(first)["task_id"], run=run)
-    assert world.ledger.hold(retry) == "held"
+    assert world.ledger.hold(retry) == "scheduled"
     assert world.ticket(first)["superseded"] == "1"
     assert set(world.client.hkeys(world.key("task", retry.task_id))) == {first, retry.ticket}
+
+
+def test_a_retry_waits_until_its_run_is_over_which_may_store_that_it_asked_for_one(world):
+    worker, other = world.join(), world.join("node:1")
+    first = world.hold(task_id="one")
+    worker.claim()
+    run = worker.run()
+    retry = world.hold(task_id="one", run=run)
+    assert other.claim() is None
+    world.ledger.release(run)
+    world.ledger.promote()
+    assert world.states(first, retry) == ["ended", "claimed"]
+
+
+def test_a_retry_whose_countdown_is_over_before_its_run_is_waits_too(world):
+    worker, other = world.join(), world.join("node:1")
+    world.hold(task_id="one")
+    worker.claim()
+    run = worker.run()
+    retry = world.hold(task_id="one", run=run, eta_ms=world.now_ms() + 60_000)
+    world.client.zadd(world.key("scheduled"), {retry: 1000})  # a minute later
+    world.ledger.promote()
+    assert (world.state(retry), other.claim()) == ("scheduled", None)
+    world.client.hset(world.key("ticket", retry), "eta_ms", 1000)
+    world.ledger.release(run)
+    world.ledger.promote()
+    assert world.state(retry) == "claimed"
+
+
+def test_a_retry_is_given_out_also_where_its_run_has_vanished(world):
+    worker = world.join()
+    first = world.hold(task_id="one")
+    worker.claim()
+    run = worker.run()
+    retry = world.hold(task_id="one", run=run)
+    world.client.delete(world.key("ticket", first), world.key("message", first))
+    world.client.hdel(world.key("task", "one"), first)
+    world.client.zadd(world.key("scheduled"), {retry: 1000})  # a minute later
+    world.ledger.promote()
+    assert world.state(retry) == "pending"
+    assert world.ledger.release(run) == "unknown"
 
 
 def test_a_superseded_run_whose_worker_dies_ends_and_its_retry_runs(world):

@@ -5,19 +5,29 @@ local LONGEST_AFTER_RUN_MS = 60000
 local LONGEST_DELAY_MS = 5 * 60 * 1000
 local RETURNS_LIMIT, GPUS_LIMIT = 10, 3 -- claims that nobody started in time
 
--- Ends that waited for a run of their task are due once none of its tickets runs.
+-- A task that its own run sends again (a retry) waits until that run is over, which is about to store RETRY: else a
+-- quick successor's end would be overwritten. Should the end of that run never be told, it is looked for after a while.
+local function is_after_a_run(ticket)
+  local run = redis.call('HGET', key('ticket', ticket), 'after')
+  local state = run and redis.call('HGET', key('ticket', run), 'state')
+  return state == 'started' or state == 'tail'
+end
+
+-- What waited for a run of its task, an end or a retry, is due once none of its tickets runs.
 local function end_what_waited(task_id)
   local waiting = {}
   for _, ticket in ipairs(redis.call('HKEYS', key('task', task_id))) do
-    local t = redis.call('HMGET', key('ticket', ticket), 'state', 'attempts')
+    local t = redis.call('HMGET', key('ticket', ticket), 'state', 'attempts', 'after', 'eta_ms')
     if t[1] == 'started' or t[1] == 'tail' then
       return
     elseif t[1] == 'ending' and t[2] == '0' then
-      waiting[#waiting + 1] = ticket
+      waiting[#waiting + 1] = { ENDING, ticket, NOW }
+    elseif t[1] == 'scheduled' and t[3] then
+      waiting[#waiting + 1] = { SCHEDULED, ticket, math.max(tonumber(t[4]), NOW) }
     end
   end
-  for _, ticket in ipairs(waiting) do
-    redis.call('ZADD', ENDING, NOW, ticket)
+  for _, one in ipairs(waiting) do
+    redis.call('ZADD', one[1], one[3], one[2])
     tell_of_next()
   end
 end
