@@ -51,7 +51,7 @@ def test_the_quick_start_is_enough_for_a_pool_that_works(tmp_path):
     with reader(tmp_path, free_port()) as me:
         me.save("proj.py", PROJECT)
         me.save("send.py", films.text)
-        server = me.start(*serve.lines)
+        server = me.start(serve.text)
         wait_until(lambda: not is_free(me.port), SOON, "the server")
         zero, one, beat, doctor = me.follow(celery)
         assert "nothing found" in doctor.output
@@ -183,7 +183,7 @@ ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 def test_what_an_operator_is_shown_looks_as_it_says(me):
     me.save("proj.py", OPERATED)
     died = a_night(me)
-    for block in [*blocks_of("Operating"), *blocks_of("Operating", "docs/operating.md")]:
+    for block in blocks_of("Operating", "docs/operating.md"):
         ((command, shown),) = block.dialogue
         process = me.start(ID.sub(died, command))
         assert process.wait() == ("doctor" in command), repr(process)
