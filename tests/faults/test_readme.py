@@ -312,17 +312,17 @@ class Move:
 def test_a_project_moves_from_a_shared_queue_and_back_without_losing_a_task(me, client):
     before, old, after, *there = blocks_of("Moving from a shared queue, and back", "docs/moving.md")
     *there, run, stop = there
-    *back, end = blocks_of("Back", "docs/moving.md")
+    *back, keys, end = blocks_of("Back", "docs/moving.md")
     move = Move(me, client)
     move.save("old", before)
     move.save("new", after)
     new = moves(me, move, me.follow(old, "old"), there)
     shares_a_gpu(me, move, run, stop)
     moves_back(me, move, new, back)
-    _, look, delete = end.lines
+    _, look = keys.lines
     assert set(me.type(look).output.splitlines()) == set(client.keys("gpu:*")) != set()
-    me.type(delete)
-    me.type(delete)  # there is nothing left, and that is no error
+    me.follow(end)
+    me.follow(end)  # there is nothing left, and that is no error
     assert client.keys("gpu:*") == []
     move.send("old", "gate-o", "gate-p")
     assert {move.ran("gate-o"), move.ran("gate-p")} == {"0 by old", "1 by old"}
