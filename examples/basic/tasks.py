@@ -12,7 +12,7 @@ from celery_gpulease import GPUTask
 def render(self: GPUTask, scene: str, frames: int = 5) -> str:
     """Stands for an hour of work: each frame takes a tenth of a second."""
     for _ in range(frames):
-        self.lease.check()  # raises LeaseLost, should the GPU have gone to somebody else
+        self.lease.check()  # raises LeaseLost if the GPU has gone to somebody else
         time.sleep(0.1)
     device = os.environ.get("CUDA_VISIBLE_DEVICES")  # not set where it runs without a lease: render.apply("a.blend")
     return f"{scene} on GPU {self.gpu.id}, which is CUDA device {device} of its host"

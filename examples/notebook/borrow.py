@@ -16,7 +16,7 @@ from redis import Redis, RedisError
 
 TTL_SECONDS = 60.0  # how long a lease outlives a program that died
 RENEW_SECONDS = TTL_SECONDS / 3
-LOOK_SECONDS = 1.0  # how often to look, should the key's event not come
+LOOK_SECONDS = 1.0  # how often to look, in case the key's event does not come
 
 # A lease that ran out may be another's by now: look that it is still ours, and change it, in one step.
 RENEW = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0"

@@ -51,7 +51,7 @@ def test_the_quick_start_is_enough_for_a_pool_that_works(tmp_path):
     with reader(tmp_path, free_port()) as me:
         me.save("proj.py", PROJECT)
         me.save("send.py", films.text)
-        server = me.start(*serve.lines)
+        server = me.start(serve.text)
         wait_until(lambda: not is_free(me.port), SOON, "the server")
         zero, one, beat, doctor = me.follow(celery)
         assert "nothing found" in doctor.output
@@ -183,7 +183,7 @@ ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 def test_what_an_operator_is_shown_looks_as_it_says(me):
     me.save("proj.py", OPERATED)
     died = a_night(me)
-    for block in [*blocks_of("Operating"), *blocks_of("Operating", "docs/operating.md")]:
+    for block in blocks_of("Operating", "docs/operating.md"):
         ((command, shown),) = block.dialogue
         process = me.start(ID.sub(died, command))
         assert process.wait() == ("doctor" in command), repr(process)
@@ -267,8 +267,13 @@ class Move:
         self._runs = me.folder / "runs.txt"
 
     def save(self, version, block):
+        """Saves this version's code; its folder sees the pid files of both, as if it were one project."""
         assert block.text.count(RENDERED) == 1
         self._me.save(f"{version}/proj.py", block.text.replace(RENDERED, WORK))
+        other, workers = {"old": ("new", "gpu"), "new": ("old", "old")}[version]
+        for gpu in range(2):
+            pidfile = f"{workers}{gpu}.pid"
+            (self._me.folder / version / pidfile).symlink_to(self._me.folder / other / pidfile)
 
     def send(self, version, *scenes, code=SEND):
         """Sends tasks by this version's code."""
@@ -286,13 +291,15 @@ class Move:
     def told(self):
         return self._runs.read_text() if self._runs.exists() else ""
 
-    def replace(self, worker, commands, of, by, *gates):
-        """Stops a worker of one version warm, while it waits at these gates, and starts one of another in its place."""
-        stop, start = commands
-        self._me.type(stop, of)
+    def replace(self, worker, block, by, *gates):
+        """Pastes the block that replaces a worker while its task waits at one of these gates, which then open."""
+        new = self._me.start(f"set -x\n{block.text}", by)
+        wait_until(lambda: "\n+ sleep" in new.log or " ready." in new.log, LONG, "the block to wait, or not")
+        assert (worker.exit_code, " ready." in new.log) == (None, False), "two workers on one GPU"
         self.open(*gates)
         assert worker.wait() == 0, repr(worker)
-        return self._me.type(start, by)
+        new.wait_for_log(" ready.")
+        return new
 
     def open(self, *gates):
         for gate in gates:
@@ -303,19 +310,19 @@ class Move:
 
 
 def test_a_project_moves_from_a_shared_queue_and_back_without_losing_a_task(me, client):
-    before, old, after, *there, shared, back, last, end = blocks_of(
-        "Moving from a shared queue, and back", "docs/moving.md"
-    )
+    before, old, after, *there = blocks_of("Moving from a shared queue, and back", "docs/moving.md")
+    *there, run, stop = there
+    *back, keys, end = blocks_of("Back", "docs/moving.md")
     move = Move(me, client)
     move.save("old", before)
     move.save("new", after)
     new = moves(me, move, me.follow(old, "old"), there)
-    shares_a_gpu(me, move, shared)
-    moves_back(me, move, new, back, last)
-    _, look, delete = end.lines
+    shares_a_gpu(me, move, run, stop)
+    moves_back(me, move, new, back)
+    _, look = keys.lines
     assert set(me.type(look).output.splitlines()) == set(client.keys("gpu:*")) != set()
-    me.type(delete)
-    me.type(delete)  # there is nothing left, and that is no error
+    me.follow(end)
+    me.follow(end)  # there is nothing left, and that is no error
     assert client.keys("gpu:*") == []
     move.send("old", "gate-o", "gate-p")
     assert {move.ran("gate-o"), move.ran("gate-p")} == {"0 by old", "1 by old"}
@@ -325,51 +332,50 @@ def test_a_project_moves_from_a_shared_queue_and_back_without_losing_a_task(me, 
 
 def moves(me, move, old, blocks):
     """One GPU, the senders, the other GPU, and what is left in the old queue; the new workers."""
-    first, other, rest = blocks
+    first, doctor, other, carry, look = blocks
     move.send("old", "gate-a", "gate-b", "c", "d")
     assert {move.ran("gate-a"), move.ran("gate-b")} == {"0 by old", "1 by old"}
-    *both, look = first.lines
-    one = move.replace(old[1], both, "old", "new", "gate-a", "gate-b")
-    me.type(look, "new")
+    one = move.replace(old[1], first, "new", "gate-a", "gate-b")
+    me.follow(doctor, "new")
     move.send("new", "e", "f")
     assert (move.ran("e"), move.ran("f")) == ("1 by new", "1 by new")
 
     move.send("old", "gate-chain", "chained", "g", "h", code=CHAIN)
     assert move.ran("gate-chain") == "0 by old"
-    zero = move.replace(old[0], other.lines, "old", "new", "gate-chain")
-    bridge = me.type(rest.lines[0], "new")
+    zero = move.replace(old[0], other, "new", "gate-chain")
+    (bridge,) = me.follow(carry, "new")
     assert all("by new" in move.ran(scene) for scene in ("g", "h", "chained"))
-    assert me.type(rest.lines[1]).output == "0\n"
+    assert [one.output for one in me.follow(look)] == ["0\n"]
     bridge.send(signal.SIGTERM)
     assert bridge.wait() == 0
     return zero, one
 
 
-def shares_a_gpu(me, move, block):
+def shares_a_gpu(me, move, run, stop):
     """The old worker has a GPU under a lease, and ends warm."""
-    run, stop = block.lines
     move.send("old", "gate-i", "j")
-    program = me.type(run, "new")
+    (program,) = me.follow(run, "new")
     assert "by old" in move.ran("gate-i")
     assert "run: sh -c" in me.type("celery -A proj gpulease status", "new").output
-    me.type(stop, "new")
+    me.follow(stop, "new")
     move.open("gate-i")
     assert program.wait() == 0, repr(program)
     move.until_old_queue_has(1)
 
 
-def moves_back(me, move, new, back, last):
+def moves_back(me, move, new, blocks):
     """One GPU, and the other when nothing that matters waits any more."""
-    zero, one = new
+    (zero, one), (back, status, cancel, last) = new, blocks
     move.send("new", "gate-k", "gate-l", "gate-m")
     assert {move.ran("gate-k"), move.ran("gate-l")} == {"0 by new", "1 by new"}
     gate = "gate-k" if move.ran("gate-k") == "1 by new" else "gate-l"
-    move.replace(one, back.lines, "new", "old", gate)
+    move.replace(one, back, "old", gate)
     assert move.ran("j") == "1 by old"
-    status, cancel, *both = last.lines
-    assert re.search(r"^default +1 ", me.type(status, "new").output, re.MULTILINE)
-    assert me.type(cancel, "new").output == "1 task of pool default cancelled\n"
-    move.replace(zero, both, "new", "old", "gate-k", "gate-l")
+    (shown,) = me.follow(status, "new")
+    assert re.search(r"^default +1 ", shown.output, re.MULTILINE)
+    (cancelled,) = me.follow(cancel, "new")
+    assert cancelled.output == "1 task of pool default cancelled\n"
+    move.replace(zero, last, "old", "gate-k", "gate-l")
 
 
 # -- Contributing ------------------------------------------------------------------------------------------------------

@@ -207,12 +207,31 @@ def test_the_oldest_versions_that_it_names_are_those_that_it_asks_for():
     assert f"| redis-py | {oldest} |" in read("docs/deploying.md")
 
 
-@pytest.mark.parametrize(("section", "page"), [("Performance", "performance"), ("Choosing the ttl", "ttl")])
-def test_what_its_short_tables_say_is_in_the_long_ones(section, page):
-    short = re.search(rf"^## {section}\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)[1]
-    rows = re.findall(r"^\| .*\|$", short, re.MULTILINE)
-    assert set(rows) <= set(read(f"docs/{page}.md").splitlines())
+def short(section: str) -> str:
+    """What README says under a heading."""
+    return re.search(rf"^## {section}\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)[1]
+
+
+def test_what_its_short_table_says_is_in_the_long_one():
+    rows = re.findall(r"^\| .*\|$", short("Performance"), re.MULTILINE)
+    assert set(rows) <= set(read("docs/performance.md").splitlines())
     assert rows
+
+
+def test_the_ttls_that_it_names_are_those_of_the_long_table():
+    table = re.findall(r"^\| jobs \| ttl \|\n\|[-|]+\n((?:\|.*\n)+)", read("docs/ttl.md"), re.MULTILINE)[0]
+    ttls = [re.match(r"[\d to]+ s", row(line)[1])[0] for line in table.splitlines()]
+    assert len(ttls) == 3
+    assert all(ttl in short("Choosing the ttl").replace("\n", " ") for ttl in ttls)
+
+
+def test_the_commands_of_an_operators_questions_are_those_that_the_long_page_shows():
+    asked = re.findall(r"^\| (.+\?) \| `(.+)` \|$", short("Operating"), re.MULTILINE)
+    page = read("docs/operating.md")
+    assert len(asked) == len(blocks_of("Operating", "docs/operating.md"))
+    for question, command in asked:
+        assert f"**{question}**" in page
+        assert f"$ {command.removesuffix(' TASK_ID')}" in page
 
 
 def row(cells: str) -> list[str]:

@@ -13,6 +13,6 @@ def render(self: GPUTask, film_id: int) -> None:
     """Stands for an hour of work: each frame takes a tenth of a second."""
     film = Film.objects.get(pk=film_id)
     for _ in range(film.frames):
-        self.lease.check()  # raises LeaseLost, should the GPU have gone to somebody else
+        self.lease.check()  # raises LeaseLost if the GPU has gone to somebody else
         time.sleep(0.1)
     Film.objects.filter(pk=film_id, fence__lt=self.lease.fence).update(gpu=self.gpu.id, fence=self.lease.fence)
