@@ -298,3 +298,23 @@ def test_why_names_the_exception_by_which_a_task_has_ended(app, world):
     app.backend.mark_as_failure("one", ValueError("no such scene\nin the file"))
     result = CliRunner().invoke(gpulease, ["why", "one"], obj=SimpleNamespace(app=app))
     assert "proj.render[one] has ended: FAILURE (ValueError: no such scene); it ran on node:0" in result.output
+
+
+def test_the_journal_tells_of_a_gpu_that_is_forgotten(app, world, says):
+    world.join().leave()
+    world.drained()
+    assert says("forget", "node:0")[0] == 0
+    result = CliRunner().invoke(gpulease, ["journal", "--gpu", "node:0"], obj=SimpleNamespace(app=app))
+    assert (result.exit_code, " drained " in result.output, " removed " in result.output) == (0, True, True)
+    code, words = says("journal", "--gpu", "node:1")
+    assert (code, "no GPU 'node:1' is registered" in words) == (1, True)
+
+
+def test_a_gpu_that_is_called_by_its_index_is_offered_by_name(world, says):
+    world.join("node:0")
+    world.join("node:1")
+    assert says("drain", "0")[1].endswith("; `gpulease status` lists them. Did you mean node:0?\n")
+    for host in ("b", "c", "d"):
+        world.join(f"{host}:0")
+    assert says("journal", "--gpu", "0")[1].endswith(" Did you mean b:0 or c:0 or d:0?\n")
+    assert says("drain", "7")[1].endswith("lists them\n")
