@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.ledger.connection import in_our_words
 from celery_gpulease.ledger.keys import literally
-from celery_gpulease.ledger.reasons import why_gpu_waits, why_not_due, why_pool_waits
+from celery_gpulease.ledger.reasons import CLOSING, why_gpu_waits, why_not_due, why_pool_waits
 from celery_gpulease.ledger.turns import host_and_pool
 
 if TYPE_CHECKING:
@@ -226,11 +226,12 @@ def _state(
     if alive and closed == "drain":
         return "draining", "; ".join(filter(None, ("drained by order", foreign)))
     if lease is not None:
-        return "leased", foreign
+        closing = CLOSING if alive and closed == "closing" else None
+        return "leased", "; ".join(filter(None, (foreign, closing))) or None
     if not alive:
         return "offline", "drained by order" if closed == "drain" else "no living worker"
     if closed == "closing":
-        return "offline", "its worker takes no work"
+        return "offline", CLOSING
     if closed == "quarantine":
         return "quarantined", quarantine
     return "free", None

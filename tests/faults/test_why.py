@@ -27,7 +27,7 @@ def test_a_task_is_told_of_while_it_waits_and_runs_and_when_it_has_ended_and_so_
     later = world.send("add", 1, 2, countdown=3600)
     world.started(running)
     told = says(world, "why", running)
-    assert told.startswith(f"proj.wait_for[{running}] has run on GPU {GPU} (worker gpu0@{HOST}) for ")
+    assert told.startswith(f"proj.wait_for[{running}] runs on GPU {GPU} (worker gpu0@{HOST}), for ")
     told = says(world, "why", waiting)
     assert "number 1 in the line of pool default: every GPU of pool 'default' is leased" in told
     assert "not due yet: in 3" in says(world, "why", later)
@@ -50,7 +50,7 @@ def test_a_task_is_told_of_while_it_waits_and_runs_and_when_it_has_ended_and_so_
     ]
     trouble = says(world, "journal", "--trouble")
     assert trouble.count("its process died") == 3
-    assert "its process or its worker died too often, or it may run only once (LeaseLost)" in trouble
+    assert "its process or its worker died too often (LeaseLost); the last time: " in trouble
     assert running not in trouble
     assert f"proj.die[{waiting}]" in trouble
     assert "the last time: its process died: signal 9 (SIGKILL)\n" in trouble

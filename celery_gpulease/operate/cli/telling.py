@@ -52,7 +52,8 @@ def why(ledger: Ledger, task_id: str, *, is_json: bool) -> None:
         told = {"task_id": task_id, "summary": sentences, "state": end.state, "error": end.error or None}
         print_json({**told, "now": list(map(asdict, now)), "story": list(map(asdict, story))})
         return
-    rows = [(at, what, gpu, meaning) for at, what, gpu, _, meaning in map(stories.row, story)]
+    scheduled = {one.ticket for one in now if one.state == "scheduled"}
+    rows = [(at, what, gpu, meaning) for at, what, gpu, _, meaning in stories.rows(story, story, scheduled)]
     table = Table(("TIME", "WHAT", "GPU", "MEANING"), rows, leave=("MEANING", "GPU"))
     this_screen().show(*sentences, *(("", table) if story else ()))
 
@@ -78,7 +79,7 @@ def journal(ledger: Ledger, *, is_json: bool, trouble: bool, gpu: str | None, ho
     elif not found:
         click.echo(f"the journal tells of no{' trouble' if trouble else 'thing'}{_beginning(entries)}")
     else:
-        heads, rows = ("TIME", "WHAT", "GPU", "TASK", "MEANING"), list(map(stories.row, found))
+        heads, rows = ("TIME", "WHAT", "GPU", "TASK", "MEANING"), stories.rows(found, entries[::-1])
         last = f"the last {counted(len(found), 'event')}{_beginning(entries)}"
         this_screen().show(Table(heads, rows, leave=("TASK", "MEANING", "GPU")), "", last)
 
