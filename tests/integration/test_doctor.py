@@ -176,6 +176,12 @@ def test_a_right_that_is_missing_is_named(app, sound_server):
     ]
 
 
+def test_many_rights_that_are_missing_are_one_finding(app, sound_server):
+    rights = [one for one in rights_in_readme()[0] if not one.startswith(("+z", "+h", "+x", "+s"))]
+    (named,) = [one for one in refused(app, sound_server, rights) if "refuses" in one]
+    assert {"zadd", "hset", "xadd", "sadd"} <= set(named.partition("refuses ")[2].split(", "))
+
+
 def test_with_the_rights_of_readme_nothing_is_refused(app, sound_server):
     assert refused(app, sound_server, rights_in_readme()[0]) == []
 

@@ -220,6 +220,7 @@ def test_a_gpu_whose_worker_stops_while_its_task_runs_says_so_and_so_does_who_wa
     worker.claim()
     worker.run()
     worker.close()
+    world.deafen("node:0")  # its listener is the first to stop
     world.hold(task_id="waiting")
     assert (row(world).state, row(world).reason) == ("leased", "its worker is stopping, or takes no new work")
     (pending,) = pending_rows(world.ledger, gpu_rows(world.ledger))
