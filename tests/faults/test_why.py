@@ -109,3 +109,21 @@ def test_the_shell_is_offered_the_gpus_and_the_tasks(world):
     assert {"plain,status", "plain,doctor"} <= set(offered(*CELERY, "gpulease"))
     world.ledger.client.zrem("gpu:gpus", GPU)
     says(world, "cancel", task)
+
+
+def test_a_worker_that_stops_while_its_task_runs_is_seen_to(world):
+    worker = world.worker(0)
+    running = world.send("wait_for", "go")
+    world.started(running)
+    waiting = world.send("add", 1, 2)
+    worker.send(signal.SIGTERM)
+    wait_until(lambda: world.row(0)["reason"], SOON, "a reason")
+    (row,) = (line for line in says(world, "status").splitlines() if running in line)
+    assert row.endswith(f" gpu0@{HOST}  its worker is stopping, or takes no new work")
+    assert "every GPU of pool 'default' is leased, and takes nothing after that" in says(world, "why", waiting)
+    assert f" runs on GPU {GPU} (worker gpu0@{HOST}), for " in says(world, "why", running)
+    world.open("go")
+    world.succeeds(running)
+    assert worker.wait() == 0
+    world.worker(0)
+    world.succeeds(waiting)
