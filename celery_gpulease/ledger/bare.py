@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery_gpulease.ledger.connection import in_our_words
 from celery_gpulease.ledger.picture import PAGE, pttls
+from celery_gpulease.ledger.views import gpu_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,3 +34,12 @@ def bare_keys(ledger: Ledger) -> Iterator[tuple[str, str, str]]:
             for one, ttl in zip(page, pttls(client, (key for _, _, key in page)), strict=True):
                 if ttl == -1 and not OUR_TOKEN.fullmatch(client.get(one[2]) or ""):
                     yield one
+
+
+def taking_away(ledger: Ledger, what: str, gpu: str, key: str) -> str:
+    """What a person does about one of `bare_keys`: `release` takes the lease that `status` shows, no other."""
+    shown = (row for row in gpu_rows(ledger) if gpu in (row.id, row.name) and row.fence is None)
+    is_shown = what == "lease" and any(
+        row.id == gpu or not ledger.client.exists(ledger.keys.lease(row.id)) for row in shown
+    )
+    return f"`gpulease release {gpu} --force` takes it away" if is_shown else f"delete {key}"

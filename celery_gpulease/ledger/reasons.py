@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
     from celery_gpulease.ledger.views import GPURow
 
+#: What `status` says of a GPU whose worker has closed: the ledger does not know which.
+CLOSING: Final = "its worker is stopping, or takes no new work"
+
 #: What a detail of the journal means, where it is one word of ours.
 DETAILS: Final = {
     "lease_lost": "its process or its worker died too often, or it may run only once (LeaseLost)",
@@ -55,4 +58,6 @@ def shown(gpu: GPURow) -> str:
     """A GPU's state, as a reason to wait."""
     if gpu.state == "free":
         return gpu.reason or "free"
+    if gpu.state == "leased" and (gpu.reason or "").endswith(CLOSING):
+        return "leased, and takes nothing after that"
     return "drained" if gpu.state == "draining" else gpu.state

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.ledger.connection import in_our_words
 from celery_gpulease.ledger.keys import literally
-from celery_gpulease.ledger.reasons import why_gpu_waits, why_not_due, why_pool_waits
+from celery_gpulease.ledger.reasons import CLOSING, why_gpu_waits, why_not_due, why_pool_waits
 from celery_gpulease.ledger.turns import host_and_pool
 
 if TYPE_CHECKING:
@@ -195,7 +195,9 @@ def _gpu_row(found: list[Any]) -> GPURow:
      quarantine, wish, name, index, model, memory_bytes) = found  # fmt: skip
     worker = json.loads(presence)["worker"] if presence else None
     is_ours = lease is not None and lease == token
-    state, reason = _state(alive=bool(alive), lease=lease, is_ours=is_ours, closed=closed, quarantine=quarantine)
+    state, reason = _state(
+        worker, alive=bool(alive), lease=lease, is_ours=is_ours, closed=closed, quarantine=quarantine
+    )
     if state == "free" and wish is not None:
         reason = f"wanted by {wish}"
     elif state == "free" and claim_state == "tail":
@@ -220,17 +222,18 @@ def _gpu_row(found: list[Any]) -> GPURow:
 
 
 def _state(
-    *, alive: bool, lease: str | None, is_ours: bool, closed: str | None, quarantine: str | None
+    worker: str | None, *, alive: bool, lease: str | None, is_ours: bool, closed: str | None, quarantine: str | None
 ) -> tuple[str, str | None]:
     foreign = f"leased by a foreign holder: {lease}" if lease is not None and not is_ours else None
     if alive and closed == "drain":
         return "draining", "; ".join(filter(None, ("drained by order", foreign)))
     if lease is not None:
-        return "leased", foreign
+        closing = CLOSING if worker and closed == "closing" else None
+        return "leased", "; ".join(filter(None, (foreign, closing))) or None
     if not alive:
         return "offline", "drained by order" if closed == "drain" else "no living worker"
     if closed == "closing":
-        return "offline", "its worker takes no work"
+        return "offline", CLOSING
     if closed == "quarantine":
         return "quarantined", quarantine
     return "free", None

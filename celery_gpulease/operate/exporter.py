@@ -21,10 +21,10 @@ PORTS: Final = (1, 65535)
 
 @click.command()
 @click.option("--port", type=click.IntRange(*PORTS), default=PORT, show_default=True, help="Where Prometheus asks.")
-@click.option("--address", default="", help="Of the interface to listen on. [default: all of them]")
+@click.option("--address", default="", help="Of the interface to listen on, 127.0.0.1 say. [default: all of them]")
 @click.pass_context
 def exporter(context: click.Context, port: int, address: str) -> None:
-    """Prometheus metrics of all GPUs and pools, at http://HOST:PORT/metrics, until TERM or Ctrl-C."""
+    """Prometheus metrics of all GPUs and pools, at http://ADDRESS:PORT/metrics, until TERM or Ctrl-C."""
     is_over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: is_over.set())
@@ -37,10 +37,16 @@ def exporter(context: click.Context, port: int, address: str) -> None:
         raise click.ClickException(f"{type(error).__name__}: {error}") from error
     context.obj.app.log.setup(loglevel=logging.WARNING, redirect_stdouts=False)  # else Celery keeps all of it to itself
     watch.start()
-    click.echo(f"metrics of all GPUs and pools: http://{address or 'localhost'}:{port}/metrics")
+    click.echo(f"metrics of all GPUs and pools: {_where(address, port)}")
     is_over.wait()
     watch.stop()
     server.close()
+
+
+def _where(address: str, port: int) -> str:
+    if not address:
+        return f"http://0.0.0.0:{port}/metrics (on all interfaces; --address names one)"
+    return f"http://{f'[{address}]' if ':' in address else address}:{port}/metrics"
 
 
 def _serve(watch: Watch, address: str, port: int) -> Any:

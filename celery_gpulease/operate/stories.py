@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ from celery_gpulease.ledger.turns import host_and_pool
 from celery_gpulease.operate.tables import seconds, task_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from celery_gpulease.ledger.journal import Entry
     from celery_gpulease.ledger.story import Whereabouts
@@ -29,6 +30,13 @@ USUAL: Final = frozenset(
 )
 #: Ends, and ways back to the line, that somebody asked for.
 WANTED: Final = frozenset({"cancelled", "expired", "shutdown", "rejected"})
+#: Ways back to the line that are no death.
+UNCOUNTED: Final = WANTED | {"dropped by Celery"}
+#: With these a ticket's story begins.
+FIRST: Final = frozenset({"held", "scheduled"})
+#: Why a task fails with LeaseLost.
+TOO_OFTEN: Final = "its process or its worker died too often (LeaseLost)"
+ONLY_ONCE: Final = "its process or its worker died, and it may run only once (LeaseLost)"
 
 #: What an entry means; {detail} is its own.
 MEANINGS: Final = {
@@ -141,13 +149,14 @@ def _now(one: Whereabouts, gpus: Sequence[GPURow]) -> str:
     if one.state == "claimed":
         return f"was given GPU {one.gpu} {since} ago, and is about to start there"
     if one.state == "started":
-        return f"has run on GPU {_served(one.gpu, gpus)} for {since}"
+        return _running(one, gpus)
     if one.state == "tail":
         why = {"early": "it gave that back early", "forced": "an operator took it away"}.get(
             one.why, "another holder has it"
         )
-        return f"has run on GPU {_served(one.gpu, gpus)} for {since}, now without its lease: {why}"
-    return f"is about to end: {DETAILS.get(one.why, one.why)}"
+        return f"{_running(one, gpus)}, now without its lease: {why}"
+    lost = ONLY_ONCE if one.deliveries == 1 else TOO_OFTEN
+    return f"is about to end: {lost if one.why == 'lease_lost' else DETAILS.get(one.why, one.why)}"
 
 
 def _line(one: Whereabouts, gpus: Sequence[GPURow]) -> tuple[str, str]:
@@ -159,30 +168,70 @@ def _line(one: Whereabouts, gpus: Sequence[GPURow]) -> tuple[str, str]:
     return f"pool {one.pool}", why_pool_waits(one.pool, gpus)
 
 
-def _served(gpu: str, gpus: Sequence[GPURow]) -> str:
-    workers = [row.worker for row in gpus if row.id == gpu and row.worker]
-    return f"{gpu} (worker {workers[0]})" if workers else f"{gpu} (whose worker is gone)"
+def _running(one: Whereabouts, gpus: Sequence[GPURow]) -> str:
+    since = seconds(one.gpu_seconds)
+    workers = [row.worker for row in gpus if row.id == one.gpu and row.worker]
+    if not workers:
+        return f"began on GPU {one.gpu}, whose worker is gone, {since} ago"
+    return f"runs on GPU {one.gpu} (worker {workers[0]}), for {since} so far"
 
 
 def _deliveries(one: Whereabouts) -> str:
     return f" (given out {one.deliveries} times)" if one.deliveries > 1 else ""
 
 
-def row(one: Entry) -> tuple[str, str, str, str | None, str]:
-    """An entry of the journal for people: when, what, where, to which task, and what it means."""
-    meaning = MEANINGS.get(one.what, "{detail}").format(detail=_detail(one)).rstrip(": ")
-    return moment(one.at), one.what, one.gpu, task_of(one.task, one.task_id), meaning
+def rows(
+    shown: Iterable[Entry], known: Iterable[Entry], scheduled: Container[str] = ()
+) -> list[tuple[str, str, str, str | None, str]]:
+    """Entries of the journal for people: when, what, where, to which task, and what it means.
+
+    Args:
+        shown: These.
+        known: All that there are of the same tickets, oldest first: what came before and after tells more of some.
+        scheduled: The tickets that wait for their time now.
+    """
+    of_tickets: dict[str, list[Entry]] = defaultdict(list)
+    for one in known:
+        of_tickets[one.ticket].append(one)
+    of_tickets.pop("", None)
+    better = {at: words for its in of_tickets.values() for at, words in _seen_together(its, scheduled)}
+    return [
+        (moment(one.at), one.what, one.gpu, task_of(one.task, one.task_id), better.get(one.number) or _meaning(one))
+        for one in shown
+    ]
 
 
-def _detail(one: Entry) -> str:
-    """A detail in words; of a task that died too often, with how it died the last time."""
+def _seen_together(story: Sequence[Entry], scheduled: Container[str]) -> Iterator[tuple[str, str]]:
+    """What the entries of one ticket mean beside each other: the number of each such entry, and words."""
+    has_started, deaths = False, 0
+    for at, one in enumerate(story):
+        following = story[at + 1].what if at + 1 < len(story) else ""
+        if one.what in ("claimed", "started"):
+            has_started = one.what == "started"
+        elif one.what == "requeued":
+            deaths += has_started and one.detail not in UNCOUNTED
+            if following == "promoted" or (not following and one.ticket in scheduled):
+                yield one.number, f"it waits a while, then goes back to its old place in the line: {_detail(one)}"
+        elif one.detail.startswith("lease_lost") and not is_of_a_program(one) and story[0].what in FIRST:
+            yield one.number, _meaning(one, TOO_OFTEN if deaths else ONLY_ONCE)
+
+
+def _meaning(one: Entry, lost: str = "") -> str:
+    return MEANINGS.get(one.what, "{detail}").format(detail=_detail(one, lost)).rstrip(": ")
+
+
+def _detail(one: Entry, lost: str = "") -> str:
+    """A detail in words; of a task that failed with LeaseLost why (`lost`), and how it died the last time."""
     why, _, how = one.detail.partition(": ")
     if one.what == "forced":
         return f"a foreign holder, {one.detail}" if one.detail else "it"
     if why == "lease_lost" and is_of_a_program(one):
         return DETAILS_OF_PROGRAMS.get(how, DETAILS.get(how, how))
     if why == "lease_lost" and how:
-        return f"{DETAILS[why]}; the last time: {DETAILS.get(how, how)}"
+        last = "" if lost == ONLY_ONCE else "the last time: "
+        return f"{lost or DETAILS[why]}; {last}{DETAILS.get(how, how)}"
+    if why == "lease_lost" and lost:
+        return lost
     return DETAILS.get(one.detail, one.detail)
 
 

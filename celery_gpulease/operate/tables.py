@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 NOTHING: Final = "-"
 #: Between two columns, and before what stands under a row.
 GAP: Final = "  "
-#: Heads of columns that speak for themselves: where there is no place beside a row they stand under it, without a head.
-SPEAKING: Final = frozenset({"TASK", "GPU", "REASON", "MEANING"})
+#: Heads of columns that stand under a row where there is no place beside it, and what is said before each:
+#: most speak for themselves.
+UNDER: Final = {"TASK": "", "GPU": "", "REASON": "", "MEANING": "", "POOLS": "pools: "}
 #: Characters below which a sentence is not folded into a column.
 NARROWEST: Final = 30
 
@@ -32,7 +33,7 @@ class Table:
     """Rows under their heads; None and an empty text are shown as '-'.
 
     Where a terminal is too narrow, the last column is folded between words; then those that `leave` names go, in that
-    order, as many as must: to lines of their own under each row those that speak for themselves, the others altogether.
+    order, as many as must: to lines of their own under each row those of `UNDER`; the others are named under the table.
     """
 
     heads: Sequence[str]
@@ -102,14 +103,18 @@ def _rows(table: Table, width: int | None) -> Iterator[tuple[str, ...]]:
     heads, cells = tuple(table.heads), table.cells()
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
     beside = _beside(table, widths, width)
-    under = [at for at, head in enumerate(heads) if at not in beside and head in SPEAKING]
+    under = [at for at, head in enumerate(heads) if at not in beside and head in UNDER]
+    left_out = [head for at, head in enumerate(heads) if at not in beside and head not in UNDER]
     if width is not None and beside and beside[-1] == len(widths) - 1:
         widths[-1] = min(widths[-1], width - _width([widths[at] for at in beside[:-1]]) - len(GAP))
     beside_widths = [widths[at] for at in beside]
     yield from _columns([heads[at] for at in beside], beside_widths)
     for row in cells:
         yield from _columns([row[at] for at in beside], beside_widths)
-        yield from ((GAP + line,) for line in _under([row[at] for at in under if row[at] != NOTHING], width))
+        cells_under = [UNDER[heads[at]] + row[at] for at in under if row[at] != NOTHING]
+        yield from ((GAP + line,) for line in _under(cells_under, width))
+    if left_out:
+        yield from ((line,) for line in _folded(f"columns left out: {', '.join(left_out)}; a pipe has all", width))
 
 
 def _columns(cells: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:

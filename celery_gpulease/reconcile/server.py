@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_gpulease.exceptions import ConfigurationError
-from celery_gpulease.ledger.bare import bare_keys
+from celery_gpulease.ledger.bare import bare_keys, taking_away
 from celery_gpulease.ledger.notifications import FLAGS, are_missing, eviction_trouble, switch_on
 from celery_gpulease.ledger.views import gpu_names
 from celery_gpulease.reconcile.correction import Correction
@@ -38,7 +38,8 @@ def foreign_keys(ledger: Ledger) -> Iterator[Correction]:
         LedgerUnavailable: Redis does not answer.
     """
     for what, gpu, key in bare_keys(ledger):
-        detail = f"{ledger.client.get(key)!r} holds it for ever; if that is wrong, delete {key}"
+        cure = taking_away(ledger, what, gpu, key)
+        detail = f"{ledger.client.get(key)!r} holds it for ever; if that is wrong, {cure}"
         yield Correction(f"{what} without TTL", detail, gpu, is_corrected=False)
 
 

@@ -28,6 +28,15 @@ LOOK_EVERY: Final = 0.02
 RELEASE_TOLD_AFTER: Final = 1.0
 #: Seconds after which what Celery has forgotten, and no process has begun, never will be.
 DROPPED_AFTER: Final = 1.0
+#: What becomes of a run that gave its GPU back without an end, by the ledger's answer.
+BECOMES: Final = {
+    "pending": "waits at its old place in the line",
+    "scheduled": "waits a while, then goes back to its old place in the line",
+    "claimed": "was given to the next free GPU at once",
+    "ending": "does not run again: its end is written",
+    "ended": "does not run again: it has ended",
+    "stale": "nothing else changes: its claim was over before",
+}
 
 
 class Heartbeat(Loop):
@@ -192,8 +201,9 @@ def settle(gpu_worker: GPUWorker, execution: Execution) -> None:
         is_wanted = execution.end == REJECTED
         counted = execution.is_counted
         answer = gpu_worker.ledger.requeue(execution.claim, execution.end, counted=counted, wanted=is_wanted)
-        words = "%s gives GPU %s back (%s): %s"
-        logger.info(words, execution, execution.claim.gpu, execution.end, answer, extra=execution.facts)
+        words = "%s gives GPU %s back (%s), and %s"
+        what = BECOMES.get(answer, answer)
+        logger.info(words, execution, execution.claim.gpu, execution.end, what, extra=execution.facts)
         if answer == "ending":
             gpu_worker.on_ending()
     gpu_worker.settled(execution)

@@ -52,7 +52,9 @@ def _drain(app: Any, gpu: str, *, drained: bool) -> dict[str, str]:
         ledger = installation(app).ledger
         if one is None or gpu not in (one.device.id, one.device.alias):
             if gpu_called(ledger, gpu) is None:
-                return _answer(nok, f"no GPU {gpu!r} is registered; {', '.join(gpu_names(ledger)) or 'none'} is")
+                names = gpu_names(ledger)
+                are = "are" if len(names) > 1 else "is"
+                return _answer(nok, f"no GPU {gpu!r} is registered; {', '.join(names) or 'none'} {are}")
             return _answer(ok, f"nothing to do: it serves {'no GPU' if one is None else one.device.id}")
         ledger.drain(gpu, drained=drained)
     except GPULeaseError as error:

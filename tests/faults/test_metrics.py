@@ -47,6 +47,7 @@ def exporting(world, port):
     )
     wait_until(lambda: "/metrics" in process.output or process.exit_code is not None, SOON, f"{process!r}")
     assert process.exit_code is None, process
+    assert f"http://0.0.0.0:{port}/metrics (on all interfaces; --address names one)\n" in process.output
     return process
 
 

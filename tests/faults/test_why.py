@@ -27,7 +27,7 @@ def test_a_task_is_told_of_while_it_waits_and_runs_and_when_it_has_ended_and_so_
     later = world.send("add", 1, 2, countdown=3600)
     world.started(running)
     told = says(world, "why", running)
-    assert told.startswith(f"proj.wait_for[{running}] has run on GPU {GPU} (worker gpu0@{HOST}) for ")
+    assert told.startswith(f"proj.wait_for[{running}] runs on GPU {GPU} (worker gpu0@{HOST}), for ")
     told = says(world, "why", waiting)
     assert "number 1 in the line of pool default: every GPU of pool 'default' is leased" in told
     assert "not due yet: in 3" in says(world, "why", later)
@@ -50,7 +50,7 @@ def test_a_task_is_told_of_while_it_waits_and_runs_and_when_it_has_ended_and_so_
     ]
     trouble = says(world, "journal", "--trouble")
     assert trouble.count("its process died") == 3
-    assert "its process or its worker died too often, or it may run only once (LeaseLost)" in trouble
+    assert "its process or its worker died too often (LeaseLost); the last time: " in trouble
     assert running not in trouble
     assert f"proj.die[{waiting}]" in trouble
     assert "the last time: its process died: signal 9 (SIGKILL)\n" in trouble
@@ -109,3 +109,21 @@ def test_the_shell_is_offered_the_gpus_and_the_tasks(world):
     assert {"plain,status", "plain,doctor"} <= set(offered(*CELERY, "gpulease"))
     world.ledger.client.zrem("gpu:gpus", GPU)
     says(world, "cancel", task)
+
+
+def test_a_worker_that_stops_while_its_task_runs_is_seen_to(world):
+    worker = world.worker(0)
+    running = world.send("wait_for", "go")
+    world.started(running)
+    waiting = world.send("add", 1, 2)
+    worker.send(signal.SIGTERM)
+    wait_until(lambda: world.row(0)["reason"], SOON, "a reason")
+    (row,) = (line for line in says(world, "status").splitlines() if running in line)
+    assert row.endswith(f" gpu0@{HOST}  its worker is stopping, or takes no new work")
+    assert "every GPU of pool 'default' is leased, and takes nothing after that" in says(world, "why", waiting)
+    assert f" runs on GPU {GPU} (worker gpu0@{HOST}), for " in says(world, "why", running)
+    world.open("go")
+    world.succeeds(running)
+    assert worker.wait() == 0
+    world.worker(0)
+    world.succeeds(waiting)

@@ -13,6 +13,7 @@ from celery_gpulease import GPULease, GPUTask
 from celery_gpulease.embedded import EmbeddedServer
 from celery_gpulease.ledger.rights import SHOWN_ELSEWHERE, tried
 from celery_gpulease.operate.cli import gpulease
+from celery_gpulease.reconcile.server import foreign_keys
 from tests.integration.ledger.world import LONG_AGO, World
 from tests.rights import rights_in_readme
 
@@ -171,9 +172,14 @@ def test_plain_tasks_that_outlast_the_visibility_timeout_are_named(sound_server)
 def test_a_right_that_is_missing_is_named(app, sound_server):
     rights = [one for one in rights_in_readme()[0] if one not in ("+zadd", "+evalsha")]
     assert [one for one in refused(app, sound_server, rights) if "refuses" in one] == [
-        "FOUND  rights: the server refuses evalsha",
-        "FOUND  rights: the server refuses zadd",
+        "FOUND  rights: the server refuses evalsha, zadd"
     ]
+
+
+def test_many_rights_that_are_missing_are_one_finding(app, sound_server):
+    rights = [one for one in rights_in_readme()[0] if not one.startswith(("+z", "+h", "+x", "+s"))]
+    (named,) = [one for one in refused(app, sound_server, rights) if "refuses" in one]
+    assert {"zadd", "hset", "xadd", "sadd"} <= set(named.partition("refuses ")[2].split(", "))
 
 
 def test_with_the_rights_of_readme_nothing_is_refused(app, sound_server):
@@ -222,6 +228,14 @@ def test_tasks_for_a_pool_that_nobody_serves_are_found(app, world):
     assert "pool a100 has 2 tasks waiting, and no GPU has ever served it" in found(app)["lines that nobody serves"]
 
 
+def test_a_pool_that_is_called_nearly_as_one_that_is_served_is_asked_for(app, world):
+    world.join(pools=("default", "a100"))
+    world.hold(pool="a10")
+    world.hold(pool="render")
+    lines = [line for line in examined(app)[1].splitlines() if "has ever served it" in line]
+    assert [line.partition("served it")[2] for line in lines] == [" (did you mean a100?)", ""]
+
+
 def test_tasks_are_found_that_wait_for_gpus_of_which_none_is_in_service(app, world):
     worker = world.join(pools=("a100",))
     worker.claim()
@@ -241,7 +255,9 @@ def test_tasks_that_are_pinned_to_nobody_are_found_and_those_that_wait_for_a_bus
     world.hold()
     world.hold(pin="node:0")
     world.hold(pin="node:9")
-    assert found(app)["lines that nobody serves"].startswith("GPU node:9 has 1 task waiting, and no GPU has ever")
+    words = "GPU node:9 has 1 task waiting, and no worker has ever served it"
+    assert found(app)["lines that nobody serves"] == words
+    assert "cure: start its worker, or cancel them: `gpulease cancel TASK_ID` (`gpulease p" in examined(app)[1]
 
 
 def test_the_queue_of_a_gpu_that_does_not_exist_is_found(app, world):
@@ -259,6 +275,11 @@ def test_a_lease_without_a_ttl_is_found(app, world):
     world.join()
     world.client.set("gpu:lease:node:0", "me")
     assert "'me' has a lease of GPU node:0 without a TTL" in found(app)["leases without a TTL"]
+    cure = "if it is gone, `gpulease release node:0 --force` takes it away; let it set a TTL"
+    assert cure in examined(app)[1]
+    assert "`gpulease release node:0 --force`" in next(foreign_keys(app.gpulease.ledger)).detail
+    world.client.rename("gpu:lease:node:0", "gpu:want:node:0")
+    assert "if it is gone, delete gpu:want:node:0;" in examined(app)[1]
 
 
 def test_a_reconciler_that_is_silent_is_found_where_there_is_something_to_reconcile(app, world):

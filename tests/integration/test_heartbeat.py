@@ -11,7 +11,7 @@ from celery_gpulease.ledger import Ledger
 from celery_gpulease.ledger.turns import Program
 from celery_gpulease.settings import Settings
 from celery_gpulease.worker.gpu_worker import GPUWorker
-from celery_gpulease.worker.heartbeat import Heartbeat
+from celery_gpulease.worker.heartbeat import Heartbeat, settle
 from tests.integration.ledger.world import World, device
 from tests.waiting import wait_until
 
@@ -117,3 +117,17 @@ def test_a_run_that_celery_has_not_forgotten_is_waited_for(world, gpu_worker, cl
     until = time.monotonic() + 2 * TTL
     wait_until(lambda: heartbeat.turn() is not None and time.monotonic() > until, 10, "two ttl")
     assert world.ticket(claim.ticket)["token"] == claim.token
+
+
+@pytest.mark.parametrize(
+    ("others", "becomes"),
+    [((), "waits at its old place in the line"), (("node:1",), "was given to the next free GPU at once")],
+)
+def test_the_log_says_what_becomes_of_a_run_that_gives_its_gpu_back(world, gpu_worker, claim, caplog, others, becomes):
+    for gpu in others:
+        world.join(gpu).claim()
+    caplog.set_level("INFO")
+    gpu_worker.is_cold = True
+    gpu_worker.end(claim, "shutdown", counted=False)
+    settle(gpu_worker, gpu_worker.executions()[0])
+    assert caplog.messages[-1].endswith(f" gives GPU {GPU} back (shutdown), and {becomes}")

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from celery_gpulease import GPULease, GPUTask
 from celery_gpulease.ledger.checks import inconsistencies
 from celery_gpulease.operate.cli import gpulease
+from celery_gpulease.worker.remote import drain
 from tests.integration.ledger.world import World
 
 pytestmark = [
@@ -298,3 +299,80 @@ def test_why_names_the_exception_by_which_a_task_has_ended(app, world):
     app.backend.mark_as_failure("one", ValueError("no such scene\nin the file"))
     result = CliRunner().invoke(gpulease, ["why", "one"], obj=SimpleNamespace(app=app))
     assert "proj.render[one] has ended: FAILURE (ValueError: no such scene); it ran on node:0" in result.output
+
+
+def test_the_journal_tells_of_a_gpu_that_is_forgotten(app, world, says):
+    world.join().leave()
+    world.drained()
+    assert says("forget", "node:0")[0] == 0
+    result = CliRunner().invoke(gpulease, ["journal", "--gpu", "node:0"], obj=SimpleNamespace(app=app))
+    assert (result.exit_code, " drained " in result.output, " removed " in result.output) == (0, True, True)
+    code, words = says("journal", "--gpu", "node:1")
+    assert (code, "no GPU 'node:1' is registered" in words) == (1, True)
+
+
+def test_a_gpu_that_is_called_by_its_index_is_offered_by_name(world, says):
+    world.join("node:0")
+    world.join("node:1")
+    assert says("drain", "0")[1].endswith("; `gpulease status` lists them. Did you mean node:0?\n")
+    for host in ("b", "c", "d"):
+        world.join(f"{host}:0")
+    assert says("journal", "--gpu", "0")[1].endswith(" Did you mean b:0 or c:0 or d:0?\n")
+    assert says("drain", "7")[1].endswith("lists them\n")
+
+
+def told_by(app, *arguments):
+    result = CliRunner().invoke(gpulease, arguments, obj=SimpleNamespace(app=app))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_why_says_of_what_runs_for_how_long_so_far(app, world, running):
+    assert "proj.render[one] runs on GPU node:0 (worker gpu@node), for 0." in told_by(app, "why", running)
+
+
+def dies(world, worker, *, acks_late=True):
+    worker.claim()
+    world.ledger.requeue(worker.run(acks_late=acks_late), "its process died", counted=True)
+
+
+def end_all(world):
+    while ending := world.ledger.end():
+        world.ledger.finish(ending.ticket)
+
+
+def test_why_tells_a_wait_after_a_death_and_a_task_that_died_too_often(app, world):
+    worker = world.join()
+    ticket = world.hold(task_id="one")
+    dies(world, worker)
+    dies(world, worker)
+    waits = "it waits a while, then goes back to its old place in the line: its process died"
+    assert told_by(app, "why", "one").count(waits) == 1
+    world.end_delay(ticket)
+    dies(world, worker)
+    often = "its process or its worker died too often (LeaseLost)"
+    assert f"is about to end: {often}" in told_by(app, "why", "one")
+    end_all(world)
+    for told in (told_by(app, "why", "one"), told_by(app, "journal")):
+        assert (told.count(waits), told.count(" back at its old place in the line: its process died")) == (1, 1)
+        assert f"it ends without running (again): {often}; the last time: its process died\n" in told
+
+
+def test_why_tells_a_task_that_may_run_only_once(app, world):
+    world.hold(task_id="one")
+    dies(world, world.join(), acks_late=False)
+    once = "its process or its worker died, and it may run only once (LeaseLost)"
+    assert f"is about to end: {once}" in told_by(app, "why", "one")
+    end_all(world)
+    assert f"(again): {once}; its process died\n" in told_by(app, "why", "one")
+
+
+def test_an_unknown_gpu_that_is_to_be_drained_is_told_the_known_ones(app, world):
+    def answer():
+        return drain(SimpleNamespace(app=app), "x:1")["error"]
+
+    assert answer() == "no GPU 'x:1' is registered; none is"
+    world.join("node:0")
+    assert answer() == "no GPU 'x:1' is registered; node:0 is"
+    world.join("node:1")
+    assert answer() == "no GPU 'x:1' is registered; node:0, node:1 are"

@@ -57,7 +57,8 @@ def test_however_narrow_a_terminal_is_every_line_fits_and_no_word_is_broken(widt
     assert {TASK_ID, TASK_ID.replace("-", ""), "project.tasks.train_model", "quarantined", "35.6s", *WHY.split()} <= {
         *words
     }
-    whole = " ".join(map(str, chain(STATUS.heads, *STATUS.rows, [WHY, NOTHING])))
+    said = ("pools:", "columns left out: UUID; a pipe has all")
+    whole = " ".join(map(str, chain(STATUS.heads, *STATUS.rows, said, [WHY, NOTHING])))
     assert set(words) <= set(re.split(r"[\s\[\]]+", whole)), "a part of a word"
 
 
@@ -74,8 +75,24 @@ gpunode7:1  default       quarantined  -      every GPU of pool 'default' is
 gpunode7:2  default       leased       4.1s   -
   run: python train.py --data /data/imagenet/2026 --epochs 90 --lr 0.1
   {TASK_ID.replace("-", "")}
+columns left out: UUID; a pipe has all
 """
     )
+
+
+def test_where_a_gpu_has_a_long_name_its_pools_and_reason_stay_and_columns_that_are_left_out_are_named():
+    gpu = "ip-10-0-12-123.eu-central-1.compute.internal:0"
+    row = (gpu, "default", "leased", LONG_NAME, "35.6s", "20s", "w", WHY)
+    table = Table(
+        ("GPU", "POOLS", "STATE", "TASK", "HELD", "TTL", "WORKER", "REASON"),
+        [row],
+        leave=("TASK", "REASON", "WORKER", "TTL", "POOLS", "HELD"),
+    )
+    told = shown(table, width=60)
+    assert told.endswith("\ncolumns left out: HELD, TTL, WORKER; a pipe has all\n")
+    assert "  pools: default\n" in told
+    assert WHY in " ".join(told.split())
+    assert "left out" not in shown(table, width=400) + columns(table)
 
 
 def test_without_rich_a_terminal_gets_the_same_layout(monkeypatch, capsys):
@@ -87,7 +104,7 @@ def test_without_rich_a_terminal_gets_the_same_layout(monkeypatch, capsys):
 
 def test_what_is_watched_on_too_low_a_terminal_says_how_much_is_missing():
     lines = in_colours((STATUS, WHY), 80, 5).plain.splitlines()
-    assert (len(lines), lines[-1]) == (5, "… and 6 more lines, for which the terminal is too low")
+    assert (len(lines), lines[-1]) == (5, "… and 7 more lines, for which the terminal is too low")
 
 
 def test_nothing_in_a_cell_or_a_sentence_is_an_order_to_the_terminal(capsys):

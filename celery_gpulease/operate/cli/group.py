@@ -7,7 +7,7 @@ import math
 import sys
 from contextlib import contextmanager, suppress
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,6 +15,7 @@ from celery_gpulease.exceptions import GPULeaseError, LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.ledger.connection import WrongType
 from celery_gpulease.ledger.types import cure, in_words, wrong_keys
+from celery_gpulease.ledger.views import gpu_rows
 from celery_gpulease.operate.tables import harmless, screen
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
     from celery_gpulease.ledger import Ledger
     from celery_gpulease.operate.tables import Screen
+
+#: GPUs that an error offers.
+SUGGESTED: Final = 3
 
 as_json = click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
 
@@ -85,12 +89,18 @@ def this_screen() -> Screen:
     return screen(has_colours=not getattr(click.get_current_context().obj, "no_color", False))
 
 
-def known(gpu: str | None, name: str) -> str:
+def known(ledger: Ledger, gpu: str | None, name: str) -> str:
     """The id of a GPU; where the ledger does not know it, an error for people."""
     if gpu is None:
-        message = f"no GPU {name!r} is registered; `gpulease status` lists them"
+        message = f"no GPU {name!r} is registered; `gpulease status` lists them{_meant(ledger, name)}"
         raise click.ClickException(message)
     return gpu
+
+
+def _meant(ledger: Ledger, name: str) -> str:
+    """`worker --gpu 0` calls a GPU by its index, which several hosts may have."""
+    its = [gpu.name for gpu in gpu_rows(ledger) if str(gpu.index) == name][:SUGGESTED]
+    return f". Did you mean {' or '.join(its)}?" if its else ""
 
 
 def not_empty(_: click.Context, __: click.Parameter, value: str) -> str:

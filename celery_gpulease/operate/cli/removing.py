@@ -33,7 +33,7 @@ REFUSALS: Final = {
 def forget(ledger: Ledger, gpu: str) -> None:
     """Take GPU, which is gone for good, out of the registry; `status` and the metrics no longer show it."""
     one = ledger.forget(gpu)
-    known(None if one.word == "unknown" else one.gpu, gpu)
+    known(ledger, None if one.word == "unknown" else one.gpu, gpu)
     if one.word != "removed":
         raise refusal(one)
     what = f" and its {one.what}" if one.what else ""

@@ -116,7 +116,7 @@ def release(ledger: Ledger, gpu: str, *, force: bool) -> None:
         message = f"whoever has the lease of {gpu} would lose it, and a task there would be stopped: say --force"
         raise click.ClickException(message)
     found = ledger.force(gpu)
-    known(None if found.word == "unknown" else found.gpu, gpu)
+    known(ledger, None if found.word == "unknown" else found.gpu, gpu)
     if found.word == "free":
         message = f"nobody has the lease of GPU {found.gpu}"
         raise click.ClickException(message)
@@ -133,14 +133,14 @@ def release(ledger: Ledger, gpu: str, *, force: bool) -> None:
 @click.argument("gpu", shell_complete=complete_gpu)
 def drain(ledger: Ledger, gpu: str) -> None:
     """Give GPU no new work; what runs there ends by itself."""
-    click.echo(f"{known(ledger.drain(gpu, drained=True), gpu)} is draining")
+    click.echo(f"{known(ledger, ledger.drain(gpu, drained=True), gpu)} is draining")
 
 
 @command
 @click.argument("gpu", shell_complete=complete_gpu)
 def undrain(ledger: Ledger, gpu: str) -> None:
     """Let GPU take work again."""
-    click.echo(f"{known(ledger.drain(gpu, drained=False), gpu)} takes work")
+    click.echo(f"{known(ledger, ledger.drain(gpu, drained=False), gpu)} takes work")
 
 
 def not_held(app: Any, task_id: str, *, is_known: bool) -> click.ClickException:

@@ -52,7 +52,8 @@ def why(ledger: Ledger, task_id: str, *, is_json: bool) -> None:
         told = {"task_id": task_id, "summary": sentences, "state": end.state, "error": end.error or None}
         print_json({**told, "now": list(map(asdict, now)), "story": list(map(asdict, story))})
         return
-    rows = [(at, what, gpu, meaning) for at, what, gpu, _, meaning in map(stories.row, story)]
+    scheduled = {one.ticket for one in now if one.state == "scheduled"}
+    rows = [(at, what, gpu, meaning) for at, what, gpu, _, meaning in stories.rows(story, story, scheduled)]
     table = Table(("TIME", "WHAT", "GPU", "MEANING"), rows, leave=("MEANING", "GPU"))
     this_screen().show(*sentences, *(("", table) if story else ()))
 
@@ -68,9 +69,9 @@ def journal(ledger: Ledger, *, is_json: bool, trouble: bool, gpu: str | None, ho
 
     The journal remembers about the last ten thousand events; it says where it begins.
     """
-    there = known(gpu_called(ledger, gpu), gpu) if gpu else ""
     since = time.time() - hours * HOUR if hours is not None else 0.0
     entries = list(entries_backward(ledger))
+    there = _there(ledger, gpu, entries) if gpu else ""
     chosen = (one for one in entries if (stories.is_trouble(one) or not trouble) and there in ("", one.gpu))
     found = list(islice(takewhile(lambda one: one.at >= since, chosen), number))[::-1]
     if is_json:
@@ -78,9 +79,16 @@ def journal(ledger: Ledger, *, is_json: bool, trouble: bool, gpu: str | None, ho
     elif not found:
         click.echo(f"the journal tells of no{' trouble' if trouble else 'thing'}{_beginning(entries)}")
     else:
-        heads, rows = ("TIME", "WHAT", "GPU", "TASK", "MEANING"), list(map(stories.row, found))
+        heads, rows = ("TIME", "WHAT", "GPU", "TASK", "MEANING"), stories.rows(found, entries[::-1])
         last = f"the last {counted(len(found), 'event')}{_beginning(entries)}"
         this_screen().show(Table(heads, rows, leave=("TASK", "MEANING", "GPU")), "", last)
+
+
+def _there(ledger: Ledger, gpu: str, entries: list[Entry]) -> str:
+    """The id of a GPU, which may be forgotten, as long as the journal tells of it."""
+    called = gpu_called(ledger, gpu)
+    is_told_of = called is None and any(one.gpu == gpu for one in entries)
+    return gpu if is_told_of else known(ledger, called, gpu)
 
 
 def _beginning(entries: list[Entry]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_gpulease.ledger import census
-from celery_gpulease.ledger.bare import bare_keys
+from celery_gpulease.ledger.bare import bare_keys, taking_away
 from celery_gpulease.ledger.layout import LAYOUT
 from celery_gpulease.ledger.types import cure, wrong_keys
 from celery_gpulease.ledger.types import in_words as in_words_of
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_gpulease.ledger import Ledger
+    from celery_gpulease.ledger.views import GPURow
 
 #: Seconds by which the server's clock may be ahead of ours, or have been.
 AHEAD: Final = 3600.0
@@ -96,10 +98,20 @@ def unserved(_: Any, ledger: Ledger) -> Iterator[Finding]:
         states = sorted({gpu.state for gpu in serving})
         if not set(states) <= set(CURES):
             continue
-        why = f"every GPU that serves it is {' or '.join(states)}" if states else "no GPU has ever served it"
+        if states:
+            why = f"its state is {states[0]}" if line.pin else f"every GPU that serves it is {' or '.join(states)}"
+        else:
+            why = "no worker has ever served it" if line.pin else f"no GPU has ever served it{_meant(line.pool, gpus)}"
         cure = "; ".join(CURES[state] for state in states) or start
-        cancel = "" if line.pin else f", or cancel them: `gpulease cancel --all --pool {line.pool}`"
+        them = "TASK_ID` (`gpulease pending` has the ids)" if line.pin else f"--all --pool {line.pool}`"
+        cancel = f", or cancel them: `gpulease cancel {them}"
         yield Finding(f"{whom} has {counted(line.length, 'task')} waiting, and {why}", cure + cancel)
+
+
+def _meant(pool: str, gpus: list[GPURow]) -> str:
+    """The pool that is served and called nearly so."""
+    near = get_close_matches(pool, {one for gpu in gpus for one in gpu.pools}, 1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def orphaned_queues(_: Any, ledger: Ledger) -> Iterator[Finding]:
@@ -133,5 +145,6 @@ def endless(_: Any, ledger: Ledger) -> Iterator[Finding]:
     for what, gpu, key in bare_keys(ledger):
         yield Finding(
             f"{ledger.client.get(key)!r} has a {what} of GPU {gpu} without a TTL, and may keep it for ever",
-            f"ask who it is; if it is gone, delete {key}; let it set a TTL (SET … NX PX 60000)",
+            f"ask who it is; if it is gone, {taking_away(ledger, what, gpu, key)}; let it set a TTL "
+            "(SET … NX PX 60000)",
         )

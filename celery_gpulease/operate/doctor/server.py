@@ -25,6 +25,8 @@ SLOW: Final = 0.1
 BROKER_SECONDS: Final = 10.0
 #: Seconds by which clocks may differ.
 CLOCKS: Final = 2.0
+#: What differs where many commands are refused in the same words.
+QUOTED: Final = re.compile(r"'[^']*'")
 ASK_INFO: Final = "its user may not ask INFO or CONFIG"
 
 
@@ -54,9 +56,12 @@ def round_trip(_: Any, ledger: Ledger) -> Iterator[Finding]:
 
 def rights(_: Any, ledger: Ledger) -> Iterator[Finding]:
     """What it refuses us, each command tried out on a key of our own."""
+    alike: dict[str, list[str]] = {}
     for command, words in refusals(ledger):
+        alike.setdefault(QUOTED.sub("…", words), []).append(command)
+    for words, commands in alike.items():
         yield Finding(
-            f"the server refuses {command}: {words}",
+            f"the server refuses {', '.join(dict.fromkeys(commands))}: {words}",
             "give the user of gpulease_redis_url what README names under 'Rights in Redis', and the server the memory, "
             "the disk or the replicas that it wants",
         )

@@ -108,7 +108,7 @@ def test_closed_gpus(world):
         ("draining", "drained by order"),
         ("quarantined", "unwell"),
         ("offline", "no living worker"),
-        ("offline", "its worker takes no work"),
+        ("offline", "its worker is stopping, or takes no new work"),
         ("offline", "no living worker"),
     ]
 
@@ -212,3 +212,16 @@ def test_the_age_of_what_must_wait_once_more_counts_from_when_it_was_sent(world)
     worker.claim()
     world.ledger.defer(worker.pop(), 60.0)
     assert 100 <= age(world, "limited") < 110
+
+
+def test_a_gpu_whose_worker_stops_while_its_task_runs_says_so_and_so_does_who_waits_for_it(world):
+    worker = world.join()
+    world.hold()
+    worker.claim()
+    worker.run()
+    worker.close()
+    world.deafen("node:0")  # its listener is the first to stop
+    world.hold(task_id="waiting")
+    assert (row(world).state, row(world).reason) == ("leased", "its worker is stopping, or takes no new work")
+    (pending,) = pending_rows(world.ledger, gpu_rows(world.ledger))
+    assert pending.reason == "every GPU of pool 'default' is leased, and takes nothing after that"
