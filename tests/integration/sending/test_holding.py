@@ -254,6 +254,17 @@ def test_without_redis_delay_raises_ledger_unavailable_after_the_retries():
     assert isinstance(caught.value, OperationalError)
 
 
+def test_without_redis_the_error_says_that_nothing_was_held_and_the_same_process_sends_again(own_server):
+    app = gpu_app(own_server.url, result_backend_transport_options={"retry_policy": {"max_retries": 0}})
+    own_server.stop()
+    for _ in range(2):
+        with pytest.raises(LedgerUnavailable, match=r"\(gpulease_redis_url\) does not answer.*not held.*Send it again"):
+            app.add.delay(1, 2)
+    own_server.start()
+    app.add.delay(1, 2)
+    assert GPULease(app).ledger.client.zcard("gpu:pending:default") == 1
+
+
 def test_a_policy_that_names_only_a_part_is_celerys_own_with_that_part(redis_url, held):
     gpu_app(redis_url, task_publish_retry_policy={"interval_max": 1}).add.apply_async((1, 2), ignore_result=True)
     assert len(held()) == 1
