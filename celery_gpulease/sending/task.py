@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 
 from celery_gpulease import lease as leases
 from celery_gpulease.ends import has_outlasted_body_claim, repeat_end
-from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.model import DEFAULT_POOL, check_pool
 
@@ -165,13 +165,17 @@ class GPUTask(LeasedTask):
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
-        """Checks the pool's name.
+        """Checks the pool's name; Celery binds every task when the first one is used.
 
         Raises:
             ConfigurationError: It is none.
         """
         super().on_bound(app)
-        check_pool(cls.pool)
+        try:
+            check_pool(cls.pool)
+        except ConfigurationError as error:
+            message = f"task {cls.name}: {error}"
+            raise ConfigurationError(message) from None
 
     def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
         """As each task of a Django project has it: `delay`, once the transaction is committed."""

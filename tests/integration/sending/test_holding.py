@@ -151,6 +151,15 @@ def test_what_makes_no_sense_is_refused_by_name_and_nothing_is_held(app, held, o
     assert held() == []
 
 
+def test_a_declared_pool_that_is_none_is_told_with_its_task(app):
+    @app.task(base=GPUTask, name="proj.wrong", pool="a b", shared=False)
+    def wrong():
+        raise NotImplementedError
+
+    with pytest.raises(ConfigurationError, match=r"^task proj\.wrong: pool 'a b'"):
+        app.add.delay(1, 2)
+
+
 def test_countdown_and_eta_wait_in_the_ledger_and_the_task_still_sees_its_eta(app, client, held):
     before = time.time()
     app.add.apply_async((1, 1), countdown=60)
