@@ -56,7 +56,8 @@ def connect(url: str, options: Mapping[str, Any], **forced: Any) -> Any:
         forced: What this client cannot do without, such as how it decodes.
 
     Raises:
-        ConfigurationError: A sentinel's master has no name, or redis-py is too old for a socket in a file.
+        ConfigurationError: An option is unknown, a sentinel's master has no name, or redis-py is too old for a socket
+            in a file.
     """
     if url.startswith("unix://"):
         _refuse_old_client()
@@ -71,8 +72,20 @@ def connect(url: str, options: Mapping[str, Any], **forced: Any) -> Any:
         url, given["ssl"] = url.replace("redis://", "rediss://"), True
     if url.startswith("rediss://") or "ssl" in given:
         given.setdefault("ssl_check_hostname", _is_checked(url, given))  # redis-py's own default depends on its version
-    if url.startswith("sentinel://"):
-        return _master(url, given)
+    try:
+        client = _master(url, given) if url.startswith("sentinel://") else _server(url, given)
+        pool = client.connection_pool
+        pool.connection_class(**pool.connection_kwargs)  # which alone knows its options; it does not connect yet
+    except TypeError as error:
+        unknown = re.search("unexpected keyword argument '(.+?)'", str(error))
+        if unknown is None:
+            raise
+        message = f"gpulease_redis_options, or the query of gpulease_redis_url: redis-py has no option {unknown[1]!r}"
+        raise ConfigurationError(message) from error
+    return client
+
+
+def _server(url: str, given: dict[str, Any]) -> Any:
     given.pop("ssl", None)
     return redis.Redis.from_url(url, **given)
 
@@ -157,7 +170,7 @@ def in_our_words(what: str) -> Iterator[None]:
         what: Our own name for the operation, for the log's debug level.
 
     Raises:
-        LedgerUnavailable: The server cannot be reached, or cannot write.
+        LedgerUnavailable: The server cannot be reached, cannot write, or does not accept our user or password.
         NotPermitted: Our user lacks a right.
         WrongType: A key of ours holds something else.
     """
@@ -175,6 +188,11 @@ def in_our_words(what: str) -> Iterator[None]:
             raise
         said = "no sentinel knows a living master" if isinstance(error, MasterNotFoundError) else str(error)
         message = f"the Redis that holds the leases (gpulease_redis_url) does not answer: {said}"
+        if isinstance(error, redis.exceptions.AuthenticationError):
+            message = (
+                "the Redis that holds the leases refuses us: user or password is missing or wrong. Set them in "
+                f"gpulease_redis_url, or as 'username' and 'password' in gpulease_redis_options. It says: {said}"
+            )
         if "CERTIFICATE_VERIFY_FAILED" in said:
             message += ". Name who has signed its certificate: 'ssl_ca_certs' in gpulease_redis_options"
         raise LedgerUnavailable(message) from error

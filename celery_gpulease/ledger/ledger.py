@@ -196,10 +196,15 @@ class Ledger(Workers, Turns, Orders, Removing):
     def is_reachable(self) -> bool:
         """Does Redis answer now?"""
         try:
-            with in_our_words("ping"):
-                return bool(self.client.ping())
+            self.ping()
         except LedgerUnavailable:
             return False
+        return True
+
+    def ping(self) -> None:
+        """Asks Redis for any answer."""
+        with in_our_words("ping"):
+            self.client.ping()
 
     def reap(self, gpu: str) -> str:
         """Takes up what a dead holder left: 'reaped', 'held' (it is not over), 'grace' or 'none'."""

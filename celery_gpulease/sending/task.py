@@ -12,13 +12,14 @@ from kombu.exceptions import OperationalError
 
 from celery_gpulease import lease as leases
 from celery_gpulease.ends import has_outlasted_body_claim, repeat_end
-from celery_gpulease.exceptions import LedgerUnavailable
+from celery_gpulease.exceptions import ConfigurationError, LedgerUnavailable
 from celery_gpulease.installed import installation
 from celery_gpulease.model import DEFAULT_POOL, check_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from celery_gpulease.ledger import Ledger
     from celery_gpulease.model import GPU
 
 logger = get_logger(__name__)
@@ -47,6 +48,22 @@ def _guarded(call: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
+def _tell_where_away(ledger: Ledger, error: Exception) -> None:
+    """A result backend on the same Redis is asked first (Celery.send_task), and says that the app must be restarted.
+
+    Raises:
+        LedgerUnavailable: The ledger's Redis does not answer either.
+    """
+    try:
+        ledger.ping()
+    except LedgerUnavailable as away:
+        message = (
+            f"{str(away).rstrip('.')}. This task was not held: Celery asks the result backend first, and gave up. Send "
+            "it again when Redis is back; nothing needs to be restarted"
+        )
+        raise LedgerUnavailable(message) from error
+
+
 class LeasedTask(Task):
     """A task whose runs may be under a lease.
 
@@ -70,11 +87,9 @@ class LeasedTask(Task):
         except LedgerUnavailable:
             raise
         except (OperationalError, RuntimeError) as error:
-            # a result backend on the same Redis is asked first (Celery.send_task), and fails in its own words
-            is_ledgers = self._is_held(*args, **options) and not self.app.conf.task_always_eager
-            if not is_ledgers or installed.ledger.is_reachable():
-                raise
-            raise LedgerUnavailable(str(error)) from error
+            if self._is_held(*args, **options) and not self.app.conf.task_always_eager:
+                _tell_where_away(installed.ledger, error)
+            raise
 
     def _is_held(self, *_: Any, **__: Any) -> bool:
         """Is a message with these arguments of `apply_async` the ledger's?"""
@@ -150,13 +165,17 @@ class GPUTask(LeasedTask):
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
-        """Checks the pool's name.
+        """Checks the pool's name; Celery binds every task when the first one is used.
 
         Raises:
             ConfigurationError: It is none.
         """
         super().on_bound(app)
-        check_pool(cls.pool)
+        try:
+            check_pool(cls.pool)
+        except ConfigurationError as error:
+            message = f"task {cls.name}: {error}"
+            raise ConfigurationError(message) from None
 
     def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
         """As each task of a Django project has it: `delay`, once the transaction is committed."""

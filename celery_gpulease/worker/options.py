@@ -50,7 +50,9 @@ def parse_pools(text: str | None) -> tuple[str, ...]:
     Raises:
         ConfigurationError: A name is none.
     """
-    return tuple(dict.fromkeys(check_pool(one.strip()) for one in (text or DEFAULT_POOL).split(",")))
+    # an empty text, as of a variable that is not set, must not give the GPU to everybody
+    named = DEFAULT_POOL if text is None else text
+    return tuple(dict.fromkeys(check_pool(one.strip()) for one in named.split(",")))
 
 
 def one_task_at_a_time(worker: Any) -> None:

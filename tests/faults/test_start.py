@@ -41,6 +41,7 @@ def test_a_wrong_setting_is_named(world, conf, named):
         (("--gpu", "x"), "--gpu"),
         (("--gpu", "GPU-1234"), "NVML"),
         (("--gpu", "0", "--gpu-pools", "a b"), "pool"),
+        (("--gpu", "0", "--gpu-pools", ""), "pool ''"),
         (("--gpu", "0", "--autoscale", "4,1"), "--autoscale"),
         (("--gpu", "0", "--pool-start-method", "spawn"), "--pool-start-method"),
         (("--gpu-pools", "a100"), "--gpu"),

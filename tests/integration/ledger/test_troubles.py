@@ -160,6 +160,32 @@ def test_each_pattern_of_keys_and_channels_in_readme_is_needed(world, missing):
     world.client.flushdb()  # Lua is not rolled back
 
 
+@pytest.mark.parametrize("options", [{}, {"password": "wrong"}, {"username": "nobody", "password": "secret"}], ids=str)
+def test_a_user_or_password_that_is_missing_or_wrong_is_said_to_be_so(own_server, world, options):
+    with redis.Redis.from_url(own_server.url) as admin:
+        admin.config_set("requirepass", "secret")
+        ledger = Ledger(Settings(redis_url=own_server.url, redis_options=options))
+        with pytest.raises(LedgerUnavailable, match=r"refuses us: user .*gpulease_redis_options") as refused:
+            ledger.agenda()
+        assert "does not answer" not in str(refused.value)
+        admin.config_set("requirepass", "")
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("redis://127.0.0.1:1", {"pasword": "x"}),
+        ("rediss://127.0.0.1:1", {"pasword": "x"}),
+        ("redis://127.0.0.1:1?pasword=x", {}),
+        ("sentinel://127.0.0.1:1", {"master_name": "m", "pasword": "x"}),
+        ("sentinel://127.0.0.1:1", {"master_name": "m", "sentinel_kwargs": {"pasword": "x"}}),
+    ],
+)
+def test_an_option_that_is_misspelt_is_named(url, options):
+    with pytest.raises(ConfigurationError, match=r"^gpulease_redis_options.*no option 'pasword'$"):
+        _ = Ledger(Settings(redis_url=url, redis_options=options)).client
+
+
 def test_without_a_master_the_words_are_short():
     url = ";".join(f"sentinel://127.0.0.1:{free_port()}" for _ in range(2))
     ledger = Ledger(Settings(redis_url=url, redis_options={"master_name": "m", "sentinel_kwargs": {"password": "p"}}))

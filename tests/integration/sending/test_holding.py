@@ -151,6 +151,15 @@ def test_what_makes_no_sense_is_refused_by_name_and_nothing_is_held(app, held, o
     assert held() == []
 
 
+def test_a_declared_pool_that_is_none_is_told_with_its_task(app):
+    @app.task(base=GPUTask, name="proj.wrong", pool="a b", shared=False)
+    def wrong():
+        raise NotImplementedError
+
+    with pytest.raises(ConfigurationError, match=r"^task proj\.wrong: pool 'a b'"):
+        app.add.delay(1, 2)
+
+
 def test_countdown_and_eta_wait_in_the_ledger_and_the_task_still_sees_its_eta(app, client, held):
     before = time.time()
     app.add.apply_async((1, 1), countdown=60)
@@ -252,6 +261,17 @@ def test_without_redis_delay_raises_ledger_unavailable_after_the_retries():
     with pytest.raises(LedgerUnavailable) as caught:
         app.add.apply_async((1, 2), ignore_result=True)
     assert isinstance(caught.value, OperationalError)
+
+
+def test_without_redis_the_error_says_that_nothing_was_held_and_the_same_process_sends_again(own_server):
+    app = gpu_app(own_server.url, result_backend_transport_options={"retry_policy": {"max_retries": 0}})
+    own_server.stop()
+    for _ in range(2):
+        with pytest.raises(LedgerUnavailable, match=r"\(gpulease_redis_url\) does not answer.*not held.*Send it again"):
+            app.add.delay(1, 2)
+    own_server.start()
+    app.add.delay(1, 2)
+    assert GPULease(app).ledger.client.zcard("gpu:pending:default") == 1
 
 
 def test_a_policy_that_names_only_a_part_is_celerys_own_with_that_part(redis_url, held):
