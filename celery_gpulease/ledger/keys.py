@@ -12,9 +12,9 @@ fence:<gpu>          integer  grows with every claim of this GPU: max(last + 1, 
 deadlines            zset     gpu by its lease's deadline, or its tail's: by then its heartbeat must have come
 ticket:<id>          hash     one holding of one task: task_id, task, pool, pin, priority, score, eta_ms, expires_ms,
                               held_ms, state, deliveries and returns (absent: none), gpu, token, why, how (its last run
-                              died), attempts, superseded, after (the ticket whose run sent this one again), stamps; from
-                              START: nonce, acks_late, limit, stores_result, runs (how many), disowned (how many of them,
-                              since the last asked for another: no end of
+                              died), attempts, superseded, after (the ticket whose run sent this one again), stamps;
+                              from START: nonce, acks_late, limit, stores_result, runs (how many), disowned (how many of
+                              them, since the last asked for another: no end of
                               these counts), first_run_ms (when the first after them began), last_run (the token that
                               started last; only that run may come back after it was reaped), holder (the instance that
                               started it).
