@@ -61,7 +61,12 @@ def shown(redis_url, tmp_path):
         inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
         environ = {**inherited, "TERM": "xterm", "REDIS_URL": redis_url, **env}
         process = subprocess.Popen(
-            (sys.executable, "-m", "celery", *command), cwd=tmp_path, env=environ, stdin=theirs, stdout=theirs, stderr=theirs
+            (sys.executable, "-m", "celery", *command),
+            cwd=tmp_path,
+            env=environ,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
         )
         os.close(theirs)
         told = b""
