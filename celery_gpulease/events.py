@@ -15,7 +15,7 @@ from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
 from celery_gpulease.installed import LEDGER_NODE, installation
-from celery_gpulease.recurring import Recurring
+from celery_gpulease.throttled import ThrottledWarning
 
 if TYPE_CHECKING:
     from celery.events import EventDispatcher
@@ -29,7 +29,7 @@ _STATES: Final = {
     "task-revoked": states.REVOKED,
     "task-rejected": states.REJECTED,
 }
-_unsent: Final = Recurring(logger, "Events that could not be sent: %d, the last %s of %s: %s")
+_unsent: Final = ThrottledWarning(logger, "Events that could not be sent: %d, the last %s of %s: %s")
 
 
 def with_state(kind: str, fields: dict[str, Any]) -> dict[str, Any]:

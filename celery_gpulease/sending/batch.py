@@ -21,8 +21,8 @@ from celery_gpulease.exceptions import LedgerUnavailable
 from celery_gpulease.facts import facts
 from celery_gpulease.ledger.answers import Taken
 from celery_gpulease.ledger.unanswered import Unanswered
-from celery_gpulease.recurring import Recurring
 from celery_gpulease.sending.tracking import tell_held
+from celery_gpulease.throttled import ThrottledWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,9 @@ MOST: Final = 500
 MOST_TEXT: Final = 2**22
 #: Of a policy of publishing, what `retry_over_time` takes.
 _OF_RETRIES: Final = ("max_retries", "interval_start", "interval_step", "interval_max")
-_unstored: Final = Recurring(logger, "Tasks that were revoked, which a GPU worker will store: %d, the last %s[%s]: %s")
+_unstored: Final = ThrottledWarning(
+    logger, "Tasks that were revoked, which a GPU worker will store: %d, the last %s[%s]: %s"
+)
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from celery.utils.log import get_logger
 
 from celery_gpulease.forks import let_forks_pass
 from celery_gpulease.loops import Loop
-from celery_gpulease.recurring import Recurring
 from celery_gpulease.sending.envelope import as_it_came
 from celery_gpulease.sending.stray import hold_stray
 from celery_gpulease.settings import RETRY_EVERY
+from celery_gpulease.throttled import ThrottledWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ class Line(Loop):
         super().__init__("strays")
         self._waiting: deque[Any] = deque()
         self._told: Any = None  # the last of which the log says that it waits
-        self._held = Recurring(logger, CAME_PAST)
+        self._held = ThrottledWarning(logger, CAME_PAST)
 
     def add(self, request: Any) -> None:
         """Takes a request over. Called by the event loop: never blocks."""

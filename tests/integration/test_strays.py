@@ -16,9 +16,9 @@ from kombu.common import QoS
 from celery_gpulease import GPULease, GPUTask
 from celery_gpulease.ledger import Ledger
 from celery_gpulease.model import Device
-from celery_gpulease.recurring import EVERY
 from celery_gpulease.sending.stray import StrayRequest, hold_stray
 from celery_gpulease.settings import RETRY_EVERY, Settings
+from celery_gpulease.throttled import EVERY
 from celery_gpulease.worker import strays as module
 from celery_gpulease.worker.gpu_worker import GPUWorker
 from celery_gpulease.worker.plain import stray_request

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 EVERY: Final = 10.0
 
 
-class Recurring:
+class ThrottledWarning:
     """Warns of what may come by the thousand: a line in ten seconds, with their number and the last of them.
 
     Whoever has a thread calls `say` when it is time; else the next of them is said with those before it. It has no

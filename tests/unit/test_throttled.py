@@ -4,21 +4,21 @@ import logging
 
 import pytest
 
-from celery_gpulease import recurring
-from celery_gpulease.recurring import EVERY, Recurring
+from celery_gpulease import throttled
+from celery_gpulease.throttled import EVERY, ThrottledWarning
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """Stands still until a test moves it."""
     now = [1000.0]
-    monkeypatch.setattr(recurring.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(throttled.time, "monotonic", lambda: now[0])
     return now
 
 
 @pytest.fixture
 def one():
-    return Recurring(logging.getLogger("celery_gpulease"), "%d, the last %s")
+    return ThrottledWarning(logging.getLogger("celery_gpulease"), "%d, the last %s")
 
 
 def test_the_first_is_said_at_once_and_the_others_together_when_it_is_time(clock, one, caplog):
