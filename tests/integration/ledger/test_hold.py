@@ -178,6 +178,20 @@ def test_a_retry_whose_countdown_is_over_before_its_run_is_waits_too(world):
     assert world.state(retry) == "claimed"
 
 
+def test_a_retry_runs_also_where_the_worker_of_its_run_dies_before_that_is_over(world):
+    worker, other = world.join(), world.join("node:1")
+    first = world.hold(task_id="one")
+    worker.claim()
+    retry = world.hold(task_id="one", run=worker.run())
+    other.claim()  # nobody waits: it is free
+    worker.die()
+    world.lapse()
+    assert world.ledger.reap("node:0") == "reaped"
+    world.ledger.promote()
+    assert world.states(first, retry) == ["ended", "claimed"]
+    assert world.claim_of(other.gpu)["ticket"] == retry
+
+
 def test_a_retry_is_given_out_also_where_its_run_has_vanished(world):
     worker = world.join()
     first = world.hold(task_id="one")
